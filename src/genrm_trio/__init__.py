@@ -1,0 +1,1 @@
+"""A reward server for RL training: cohorts in, judged together, rewards out."""
