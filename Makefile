@@ -1,0 +1,40 @@
+# Everything a developer or CI runs. Each target sets up what it needs first, and setting up again costs nothing.
+# What a target does stands behind its two hashes; `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+BIN := .venv/bin
+
+.PHONY: help
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+.PHONY: setup
+setup: ## make .venv from requirements.lock; says what is missing
+	@PYTHON="$(PYTHON)" sh tools/setup.sh
+
+.PHONY: test
+test: lint ## set up, then lint, types, import rules, house rules and every test
+	@echo "== tests"
+	@$(BIN)/pytest -q
+
+.PHONY: lint
+lint: setup ## ruff, formatting, strict types and the direction of imports
+	@echo "== ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "== types"
+	@$(BIN)/mypy
+	@echo "== imports"
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: setup ## let ruff fix and format everything
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: lock
+lock: ## pin the newest allowed versions anew into requirements.lock
+	@sh tools/lock.sh
