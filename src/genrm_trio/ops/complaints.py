@@ -1,0 +1,102 @@
+"""What is wrong with a configuration, in words: which field, why, and the nearest name for an unknown one.
+
+Knows the fields from the models alone. A value of a secret field, or of a group that may hold one, is never
+part of a message.
+"""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from typing import get_args
+
+from pydantic import BaseModel, SecretStr
+from pydantic_core import ErrorDetails
+
+from genrm_trio.ops.settings import ENV_NESTING, ENV_PREFIX, Settings
+
+NOT_SETTINGS = frozenset({f"{ENV_PREFIX}TLA2TOOLS_JAR"})
+"""Variables with our prefix that other tools of the project read."""
+
+
+class StartupError(Exception):
+    """The configuration cannot be used; the text says why, in one message for the person who starts us."""
+
+
+def one_message(origin: str, problems: list[str]) -> str:
+    """Join what is wrong into one message."""
+    if len(problems) == 1:
+        return f"{origin}: {problems[0]}"
+    return "\n".join([f"{origin}: {len(problems)} problems", *(f"  - {problem}" for problem in problems)])
+
+
+def said(error: ErrorDetails) -> str:
+    """Put one of pydantic's errors into words: which field, what is wrong, and what stood there unless secret."""
+    path = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return _unknown(path, _known_fields(Settings))
+    reason = error["msg"].removeprefix("Value error, ")
+    variable = ENV_PREFIX + path.replace(".", ENV_NESTING).upper()
+    if variable in {name.upper() for name in os.environ}:
+        path = f"{path}, set by {variable}"
+    value = error["input"]
+    if _is_secret(error["loc"]) or not isinstance(value, str | int | float | None):
+        return f"{path}: {reason}"
+    return f"{path}: {reason} (it is {str(value)[:100]!r})"
+
+
+def _unknown(path: str, known: Iterable[str]) -> str:
+    """Name an unknown field and the nearest known one."""
+    names = sorted(known)
+    near = difflib.get_close_matches(path, names, n=1, cutoff=0.0)
+    return f"unknown field {path}; the nearest known one is {near[0]}"
+
+
+def _sections(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
+    """Return the settings groups that a field holds, looked for inside optional and tuple types too."""
+    found, open_types = [], [model.model_fields[name].annotation]
+    while open_types:
+        kind = open_types.pop()
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found.append(kind)
+        open_types.extend(get_args(kind))
+    return found
+
+
+def _known_fields(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Return every field's dotted name."""
+    names = []
+    for name in model.model_fields:
+        names.append(prefix + name)
+        for section in _sections(model, name):
+            names += _known_fields(section, f"{prefix}{name}.")
+    return names
+
+
+def _is_secret(location: tuple[int | str, ...]) -> bool:
+    """Tell whether an error's place is a secret field, or a group that may hold one."""
+    models: list[type[BaseModel]] = [Settings]
+    secret = True
+    for part in location:
+        if isinstance(part, int):
+            continue
+        holders = [model for model in models if part in model.model_fields]
+        secret = any(SecretStr in _leaves(model.model_fields[part].annotation) for model in holders)
+        models = [section for model in holders for section in _sections(model, part)]
+    return secret or bool(models)
+
+
+def _leaves(kind: object) -> list[object]:
+    """Return a type and everything inside its brackets."""
+    return [kind, *(leaf for inner in get_args(kind) for leaf in _leaves(inner))]
+
+
+def check_environment(environ: Mapping[str, str]) -> None:
+    """Refuse a variable with our prefix that names no field: the library would pass over it in silence."""
+    fields = _known_fields(Settings)
+    known = {ENV_PREFIX + name.replace(".", ENV_NESTING).upper() for name in fields}
+    free_form = tuple(f"{ENV_PREFIX}{name}{ENV_NESTING}" for name in ("GENRM_RESPONSES_CREATE_PARAMS", "JUDGE__PANEL"))
+    for name in sorted(environ):
+        upper = name.upper()
+        if upper.startswith(ENV_PREFIX) and upper not in known | NOT_SETTINGS and not upper.startswith(free_form):
+            near = difflib.get_close_matches(upper, sorted(known), n=1, cutoff=0.0)
+            raise StartupError(f"environment variable {name} names no setting; the nearest known one is {near[0]}")
