@@ -296,7 +296,7 @@ class Registry(State):
         cohort = self._cohort(key)
         if cohort.active or self.needed(cohort):
             raise NotEnabled(f"cohort {key!r} is active or needed")
-        self._drop_cohort(cohort)
+        self._evict(cohort)
         self._emit("Expire", None, cohort=key)
 
     def expire_watermark(self, now: float, group: str) -> None:

@@ -46,7 +46,8 @@ class Watermark:
     """The newest attempt of a group that was seen.
 
     used: its place in the order of use over all groups, larger is later. last_used: seconds.
-    installed: set by a restore, and no `/verify` of the group has passed the stale check since.
+    installed: set by a restore, and no `/verify` of the group has passed the stale check since; some cohort of
+        the group is retained, and the mark goes with the last one if that goes by a retire or a deletion.
     """
 
     attempt: int
@@ -227,6 +228,12 @@ class State:
                 insort(self.idle, (group.watermark.used, cohort.id.group))
         self._changed(cohort)
 
+    def _evict(self, cohort: Cohort) -> None:
+        """Remove a terminal cohort as age or count has it. A watermark that it leaves alone ends by age, too."""
+        self._drop_cohort(cohort)
+        if cohort.id.group is not None:
+            self.groups[cohort.id.group].watermark.installed &= bool(self.groups[cohort.id.group].cohorts)
+
     def _leave_idle(self, name: str, group: Group) -> None:
         at = bisect_left(self.idle, (group.watermark.used, name))
         assert self.idle[at] == (group.watermark.used, name), "a group without cohorts is listed as idle"
@@ -280,7 +287,7 @@ class State:
         oldest = [self.cohorts[key] for key in islice(self.terminal, max(excess, 0))]
         gone = [cohort for cohort in oldest if not self.needed(cohort)]
         for cohort in gone:
-            self._drop_cohort(cohort)
+            self._evict(cohort)
         surplus = min(len(self.groups) - self.limits.max_terminal_cohorts, len(self.idle))
         names = [name for _, name in self.idle[: max(surplus, 0)]]
         for name in names:
