@@ -39,7 +39,8 @@ def said(error: ErrorDetails) -> str:
     if variable in {name.upper() for name in os.environ}:
         path = f"{path}, set by {variable}"
     value = error["input"]
-    if _is_secret(error["loc"]) or not isinstance(value, str | int | float | None):
+    holds_secret = _is_secret(error["loc"]) or error["loc"][-1] == "base_url"  # which may hold a password
+    if holds_secret or not isinstance(value, str | int | float | None):
         return f"{path}: {reason}"
     return f"{path}: {reason} (it is {str(value)[:100]!r})"
 

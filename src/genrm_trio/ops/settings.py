@@ -63,14 +63,14 @@ class ServerReference(Section):
 
 
 def _address(value: str | None) -> str | None:
-    """Check a judge's address: http or https, a host, and no path that the routes are appended to twice."""
+    """Check a judge's address: http or https, a host, no credentials; a `/v1` at its end is dropped."""
     if value is None:
         return None
-    value = value.rstrip("/")
-    if not re.match(r"https?://[^/\s]+", value):
-        raise ValueError("an address looks like http://host:port")
-    if value.endswith("/v1"):
-        raise ValueError("leave out the /v1 at the end: the route is appended")
+    value = value.strip().rstrip("/").removesuffix("/v1")
+    if not re.match(r"https?://[^/?#\s]+$|https?://[^/?#\s]+/[^?#\s]*$", value):
+        raise ValueError("an address looks like http://host:port, without a query")
+    if "@" in value:
+        raise ValueError("an address has no user or password in it: api_key is the place for a secret")
     return value
 
 
@@ -95,6 +95,7 @@ class JudgeSettings(Section):
     json_schema: ask a `chat` endpoint for output that fits the verdict's JSON schema.
     panel: several endpoints that share the load by weight and stand in for each other.
     max_concurrency: judge calls in flight at once, over all cohorts (contract 14.9).
+    max_reply_bytes: a longer reply is a judge failure.
     """
 
     backend: Literal["responses", "chat", "recorded"] = "responses"
@@ -106,6 +107,7 @@ class JudgeSettings(Section):
     json_schema: bool = False
     panel: tuple[JudgeEndpoint, ...] = ()
     max_concurrency: Count = 256
+    max_reply_bytes: Count = 16777216
 
     check_base_url = field_validator("base_url")(_address)
 

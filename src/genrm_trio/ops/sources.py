@@ -107,10 +107,5 @@ def _validated(document: Mapping[str, object], origin: str, flags: Mapping[str, 
 
 
 def shown(settings: Settings) -> str:
-    """Return the settings as YAML with every secret masked, credentials inside addresses included."""
-    document = settings.model_dump(mode="json")
-    for endpoint in (document["judge"], *document["judge"]["panel"]):
-        scheme, separator, rest = (endpoint["base_url"] or "").partition("://")
-        if "@" in rest:
-            endpoint["base_url"] = f"{scheme}{separator}**********@{rest.rpartition('@')[2]}"
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+    """Return the settings as YAML with every secret masked."""
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
