@@ -1,0 +1,138 @@
+"""Several endpoints that judge: which one is asked next, and which one rests (contract 14.9, weights and health).
+
+Only the choice lives here: `pick` and the reports that steer it. A panel of one is an ordinary judge. The panel never
+waits and never refuses: when every endpoint rests, the one that has rested longest is asked.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from genrm_trio.judging.endpoint import Endpoint
+from genrm_trio.judging.faults import Action, Fault
+
+FIRST_REST_S: Final = 0.5
+LONGEST_REST_S: Final = 30.0
+"""After its k-th fault in a row an endpoint rests FIRST_REST_S times 2^(k-1), at most this long."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """What the panel knows about one endpoint."""
+
+    endpoint: Endpoint
+    in_flight: int = 0
+    served: int = 0
+    faults_in_a_row: int = 0
+    rests_until: float = -float("inf")  # because it failed; ends at its next answer
+    throttled_until: float = -float("inf")  # because it asked for that much patience
+
+    def resting(self, now: float) -> bool:
+        """Tell whether others go first. A failed endpoint is tried by one call before it gets more."""
+        if now < max(self.rests_until, self.throttled_until):
+            return True
+        return self.faults_in_a_row > 0 and self.in_flight > 0
+
+    def load(self) -> tuple[float, float]:
+        """Return the sort key among endpoints that are well: calls in flight, then calls ever, by weight."""
+        weight = self.endpoint.weight
+        return ((self.in_flight + 1) / weight, self.served / weight)
+
+
+@dataclass(frozen=True, slots=True)
+class SeatHealth:
+    """One endpoint as the panel sees it, for status pages and metrics."""
+
+    endpoint: str
+    resting: bool
+    in_flight: int
+    served: int
+    faults_in_a_row: int
+
+
+class Panel:
+    """Chooses among endpoints by load over weight, and lets those rest that fail."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        if not endpoints:
+            raise ValueError("a panel needs an endpoint")
+        self._seats = {endpoint: _Seat(endpoint) for endpoint in endpoints}
+        if len({endpoint.label for endpoint in endpoints}) != len(endpoints):
+            raise ValueError("an endpoint occurs twice in the panel")
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def pick(self, *, dead: Collection[Endpoint] = (), shun: Collection[Endpoint] = ()) -> Endpoint:
+        """Return who is asked next: never a `dead` one, one to `shun` or a resting one only for want of others.
+
+        Not all may be dead.
+        """
+        now = trio.current_time()
+        seats = [seat for seat in self._seats.values() if seat.endpoint not in dead]
+        well = [seat for seat in seats if seat.endpoint not in shun and not seat.resting(now)]
+        if well:
+            return min(well, key=_Seat.load).endpoint
+        unshunned = [seat for seat in seats if seat.endpoint not in shun]
+        return min(unshunned or seats, key=lambda s: max(s.rests_until, s.throttled_until)).endpoint
+
+    def has_well(self, *, dead: Collection[Endpoint] = (), shun: Collection[Endpoint] = ()) -> bool:
+        """Tell whether somebody who is neither dead, shunned nor resting can be asked at once."""
+        now = trio.current_time()
+        return any(
+            endpoint not in dead and endpoint not in shun and not seat.resting(now)
+            for endpoint, seat in self._seats.items()
+        )
+
+    def ready_in(self, *, besides: Endpoint, dead: Collection[Endpoint] = ()) -> float:
+        """Return in how many seconds another endpoint than `besides` ends its rest; infinity without another."""
+        now = trio.current_time()
+        ends = [
+            max(seat.rests_until, seat.throttled_until)
+            for endpoint, seat in self._seats.items()
+            if endpoint is not besides and endpoint not in dead
+        ]
+        return max(0.0, min(ends, default=float("inf")) - now)
+
+    @contextmanager
+    def using(self, endpoint: Endpoint) -> Iterator[None]:
+        """Count a call in flight."""
+        seat = self._seats[endpoint]
+        seat.in_flight += 1
+        try:
+            yield
+        finally:
+            seat.in_flight -= 1
+            seat.served += 1
+
+    def report(self, endpoint: Endpoint, fault: Fault | None) -> None:
+        """Take note of how a call to `endpoint` ended: answered (also with nonsense) when there is no fault."""
+        seat = self._seats[endpoint]
+        now = trio.current_time()
+        if fault is not None and fault.action is Action.WAIT:
+            seat.throttled_until = max(seat.throttled_until, now + (fault.retry_after or 0.0))
+        elif fault is not None and fault.rule.endpoint:
+            if now < seat.rests_until:
+                return  # one more of the calls that were in flight when it failed
+            seat.faults_in_a_row += 1
+            rest = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(seat.faults_in_a_row - 1, 16))
+            seat.rests_until = now + rest
+        else:
+            seat.faults_in_a_row = 0
+            seat.rests_until = now
+
+    def health(self) -> tuple[SeatHealth, ...]:
+        """Return how the endpoints are."""
+        now = trio.current_time()
+        return tuple(
+            SeatHealth(endpoint.label, seat.resting(now), seat.in_flight, seat.served, seat.faults_in_a_row)
+            for endpoint, seat in self._seats.items()
+        )
+
+    async def aclose(self) -> None:
+        """Close all endpoints."""
+        for endpoint in self._seats:
+            await endpoint.aclose()
