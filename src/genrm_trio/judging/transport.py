@@ -1,0 +1,380 @@
+"""One comparison over HTTP: the budget, the pauses and the deadlines around a judge's calls (contract 7.5, 14.9).
+
+What a fault means is in the table of `faults`, what a backend says and reads in `responses` and `chat`, who is asked
+in `panel`. Here is the only loop. Every wait in it ends: free retries with the call's timeout, told waits before
+the evaluation deadline, budgeted retries with the budget.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import httpx2
+import msgspec
+import trio
+
+from genrm_trio.judging import faults
+from genrm_trio.judging.endpoint import Endpoint, Reply
+from genrm_trio.judging.faults import Action, Fault, Kind
+from genrm_trio.judging.judge import (
+    Answered,
+    Ask,
+    CallSeen,
+    FaultSeen,
+    JudgeError,
+    Observer,
+    Unobserved,
+    Usage,
+)
+from genrm_trio.judging.panel import Panel
+from genrm_trio.judging.slots import Ticket
+from genrm_trio.judging.verdict import Verdict, VerdictRules, read_rubric, read_verdict
+
+RECONNECT_S: Final = 0.5
+"""The pause between free retries of one call."""
+RECONNECTS_PER_S: Final = 512
+"""Free retries of all calls together: beyond RECONNECT_S times this many waiting calls, each waits longer."""
+LONGEST_SLEEP_S: Final = 30.0
+"""The cap on a budgeted retry's sleep."""
+SHORTEST_TOLD_WAIT_S: Final = 0.5
+"""`Retry-After: 0` waits this long, or a storm of them would spin."""
+LONGEST_TOLD_WAITS_S: Final = 86400.0
+"""All told waits of one comparison together, for a caller without a deadline."""
+TEXT_CHARS: Final = 1000
+"""How much of an error and of a reply an error text carries (contract 7.5)."""
+OFF_LOOP_SIZE: Final = 65536
+"""Replies of more bytes, and answers of more characters, are read in a thread, off the event loop."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TransportRules:
+    """The settings of the loop: `name` is the judge's in error texts, times are in seconds.
+
+    `timeout_s` bounds one call with its free retries (`judge_request_timeout_s`); `retries` and `retry_sleep_s`
+    are `genrm_parse_retries` and `genrm_parse_retry_sleep_s`; `max_reply_bytes` bounds a reply's body.
+    """
+
+    name: str = "judge"
+    timeout_s: float = 1800.0
+    retries: int = 3
+    retry_sleep_s: float = 0.2
+    max_reply_bytes: int = 16 * 1024 * 1024
+
+    @property
+    def attempts(self) -> int:
+        """The budget: at least one attempt."""
+        return max(1, self.retries + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One reply, read: `text` when it is usable, else `fault`. `tokens` are input and output, if both were told."""
+
+    text: str = ""
+    fault: Fault | None = None
+    tokens: tuple[float, float] | None = None
+    hit_max: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request's body, and the optional features that it uses."""
+
+    content: bytes
+    features: frozenset[str] = frozenset()
+
+
+class Dialect(Protocol):
+    """What differs between backends. Pure: no clock, no network."""
+
+    @property
+    def path(self) -> str:
+        """Where to POST, from the base URL on."""
+        ...
+
+    def write(self, ask: Ask, endpoint: Endpoint) -> Question:
+        """Return the body for an endpoint. Raises JudgeError when there is none."""
+        ...
+
+    def read(self, reply: Mapping[str, Any]) -> Said:
+        """Read a 2xx reply that is a JSON object and not an error object."""
+        ...
+
+    def refused(self, question: Question, fault: Fault) -> frozenset[str]:
+        """Return the features of the question that the fault refuses by name."""
+        ...
+
+
+class HttpJudge:
+    """A judge behind HTTP: a `Dialect` over a `Panel`.
+
+    `rng` draws the jitter and `wall` tells Unix time; both are injected so that tests replay.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        panel: Panel,
+        verdicts: VerdictRules,
+        rules: TransportRules | None = None,
+        *,
+        rng: random.Random,
+        observer: Observer | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.dialect = dialect
+        self.panel = panel
+        self.verdicts = verdicts
+        self.rules = rules or TransportRules()
+        self.observer: Observer = observer or Unobserved()
+        self.wall = wall
+        self._rng = rng
+        self._pausing = 0  # calls that sleep between free retries
+
+    async def compare(self, ask: Ask, slot: Ticket) -> Answered:
+        """Make one comparison; see `Judge.compare`.
+
+        An answer without a readable verdict comes back as `Answered` with None when the budget is spent; every
+        other end without a verdict is a JudgeError.
+        """
+        return await _Comparison(self, ask, slot).run()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self.panel.aclose()
+
+    def backoff(self, k: int) -> float:
+        """Return the sleep before the k-th budgeted retry, k from 0, in seconds.
+
+        Full jitter below retry_sleep_s times 2^k, capped: calls that failed together come back apart.
+        """
+        return self._rng.uniform(0.0, min(LONGEST_SLEEP_S, self.rules.retry_sleep_s * 2.0 ** min(k, 60)))
+
+    async def pause(self, left: float) -> float:
+        """Sleep before a free retry, at most `left` seconds; return how long it took."""
+        self._pausing += 1
+        began = trio.current_time()
+        try:
+            await trio.sleep(min(left, max(RECONNECT_S, self._pausing / RECONNECTS_PER_S)))
+        finally:
+            self._pausing -= 1
+        return trio.current_time() - began
+
+
+class _Comparison:
+    """One comparison on its way: the loop and what it remembers."""
+
+    def __init__(self, judge: HttpJudge, ask: Ask, slot: Ticket) -> None:
+        self._judge = judge
+        self._ask = ask
+        self._slot = slot
+        self._attempts = 0
+        self._endpoint: Endpoint | None = None  # who was asked last
+        self._dead: set[Endpoint] = set()  # gave a permanent fault while others were there; never all
+        self._told_waits_s = 0.0
+        self._tokens: tuple[float, float] | None = None
+        self._hits = 0  # attempts that ended at max_output_tokens
+        self._text: str | None = None  # the last usable answer
+        self._overall: Verdict | None = None  # what was read from it
+
+    async def run(self) -> Answered:
+        while True:
+            self._attempts += 1
+            result = await self._attempt()
+            if isinstance(result, Answered):
+                return result
+            if result.action is Action.PERMANENT:
+                raise JudgeError(self._words(result))
+            if self._attempts >= self._judge.rules.attempts:
+                return self._spent(result)
+            await trio.sleep(self._judge.backoff(self._attempts - 1))
+
+    def _spent(self, fault: Fault) -> Answered:
+        """The budget is spent: no verdict for this pair, or a judge failure (contract 7.5)."""
+        if fault.action is not Action.PAIR:
+            raise JudgeError(self._words(fault))
+        if self._text is not None:
+            return self._answered(self._overall, None)
+        remark = f"no completed answer after {self._attempts} attempts; "
+        if self._hits:
+            remark += f"{self._hits} of them ended at max_output_tokens, which may be too small; "
+        raise JudgeError(self._words(fault, remark))
+
+    def _answered(self, overall: Verdict | None, rubric: Verdict | None) -> Answered:
+        usage = None if self._tokens is None else Usage(*self._tokens, self._hits > 0)
+        return Answered(overall, rubric, usage, self._text or "", self._attempts)
+
+    async def _attempt(self) -> Answered | Fault:
+        """Use up one attempt of the budget: an outcome, or the fault that ended it."""
+        while True:
+            said = await self._call()
+            if said.fault is None or said.fault.action is not Action.WAIT:
+                break
+            await self._wait_as_told(said.fault)
+        self._hits += said.hit_max
+        if said.tokens is not None:
+            before = self._tokens or (0.0, 0.0)
+            self._tokens = (before[0] + said.tokens[0], before[1] + said.tokens[1])
+        if said.fault is not None:
+            return said.fault
+        overall, rubric = await _off_loop(len(said.text), partial(self._read_verdicts, said.text))
+        self._text, self._overall = said.text, overall
+        if (overall if self._ask.rubric_ids is None else rubric) is not None:
+            return self._answered(overall, rubric)
+        return self._noted(Fault(Kind.UNPARSEABLE, "UnparseableVerdict", "no verdict in the answer", 200, said.text))
+
+    def _read_verdicts(self, text: str) -> tuple[Verdict | None, Verdict | None]:
+        rules, ids = self._judge.verdicts, self._ask.rubric_ids
+        return read_verdict(text, rules), None if ids is None else read_rubric(text, rules, ids)
+
+    async def _wait_as_told(self, fault: Fault) -> None:
+        """Sleep as `Retry-After` says, or until another endpoint is ready; fail when that passes the deadline."""
+        assert self._endpoint is not None
+        assert fault.retry_after is not None
+        other = self._judge.panel.ready_in(besides=self._endpoint, dead=self._dead)
+        seconds = max(SHORTEST_TOLD_WAIT_S, min(fault.retry_after, other))
+        self._told_waits_s += seconds
+        end = trio.current_time() + seconds
+        if end >= trio.current_effective_deadline() or self._told_waits_s > LONGEST_TOLD_WAITS_S:
+            raise JudgeError(self._words(fault, "waiting would pass the evaluation deadline; "))
+        await trio.sleep(seconds)
+
+    async def _call(self) -> Said:
+        """Make one call: retry what costs no budget until the call's timeout, and turn to other endpoints.
+
+        The judge's time and the pauses count against the timeout, waiting for a slot does not.
+        """
+        panel, left = self._judge.panel, self._judge.rules.timeout_s
+        shun: set[Endpoint] = set()  # failed since the last pause
+        while True:
+            async with self._slot.slot():
+                endpoint = self._endpoint = panel.pick(dead=self._dead, shun=shun)
+                began = trio.current_time()
+                said = await self._exchange(endpoint, left)
+                left -= trio.current_time() - began
+            if said.fault is None:
+                return said
+            if said.fault.action is Action.RETRY_FREE:
+                shun.add(endpoint)
+                if not panel.has_well(dead=self._dead, shun=shun):
+                    left -= await self._judge.pause(max(0.0, left))
+                    shun.clear()
+                if left <= 0:
+                    return Said(fault=self._noted(faults.timed_out(self._judge.rules.timeout_s, said.fault)))
+            elif not self._another_takes_over(endpoint, said.fault, shun):
+                return said
+
+    def _another_takes_over(self, endpoint: Endpoint, fault: Fault, shun: set[Endpoint]) -> bool:
+        """Tell whether a panel has somebody else to ask at once, without using the budget."""
+        panel = self._judge.panel
+        if fault.action is Action.WAIT:
+            shun.add(endpoint)
+            return panel.has_well(dead=self._dead, shun=shun)
+        speaks_against_it = fault.rule.endpoint and fault.kind is not Kind.TIMEOUT
+        if fault.action is Action.PERMANENT and speaks_against_it and len(self._dead) + 1 < len(panel):
+            self._dead.add(endpoint)
+            return True
+        return False
+
+    async def _exchange(self, endpoint: Endpoint, left: float) -> Said:
+        """Ask one endpoint once, within `left` seconds; tell the panel and the observer how it went."""
+        said = Said(fault=faults.timed_out(self._judge.rules.timeout_s, None))
+        began = trio.current_time()
+        with self._judge.panel.using(endpoint), trio.move_on_after(left):
+            said = await self._converse(endpoint)
+        self._judge.panel.report(endpoint, said.fault)
+        seconds = trio.current_time() - began
+        if said.fault is None:
+            self._judge.observer.on_call(CallSeen(endpoint.label, "answered", seconds, 200))
+        else:
+            self._judge.observer.on_call(CallSeen(endpoint.label, said.fault.kind, seconds, said.fault.status))
+            self._noted(said.fault)
+        return said
+
+    async def _converse(self, endpoint: Endpoint) -> Said:
+        """Post, and post again without the features that the endpoint refuses by name, which it does once each."""
+        while True:
+            question = self._judge.dialect.write(self._ask, endpoint)
+            try:
+                reply = await endpoint.post(
+                    self._judge.dialect.path, question.content, limit=self._judge.rules.max_reply_bytes
+                )
+                said = await _off_loop(len(reply.body), partial(self._hear, endpoint, reply))
+            except httpx2.HTTPError as error:
+                said = Said(fault=faults.from_exception(error))
+            refused = self._judge.dialect.refused(question, said.fault) if said.fault else frozenset()
+            if not refused:
+                return said
+            endpoint.refused |= refused
+
+    def _hear(self, endpoint: Endpoint, reply: Reply) -> Said:
+        """Class a reply and read it."""
+        head, now = endpoint.head(reply.body), self._judge.wall()
+        if not 200 <= reply.status < 300:
+            return Said(fault=faults.from_status(reply.status, reply.headers, head, now))
+        try:
+            decoded = decode_json(reply.body)
+        except ValueError as error:
+            return Said(fault=Fault(Kind.NOT_JSON, "JSONDecodeError", str(error), reply.status, head))
+        if not isinstance(decoded, dict):
+            return Said(fault=Fault(Kind.NOT_OBJECT, "UnusableAnswer", "not an object", reply.status, head))
+        fault = faults.from_error_object(decoded, reply.headers, head, now)
+        if fault is not None:
+            return Said(fault=fault)
+        said = self._judge.dialect.read(decoded)
+        if said.fault is None:
+            return said
+        return replace(said, fault=replace(said.fault, status=reply.status, body=head))
+
+    def _noted(self, fault: Fault) -> Fault:
+        """Tell the observer about a fault, and return it."""
+        self._judge.observer.on_fault(
+            FaultSeen(
+                kind=fault.kind,
+                action=fault.action,
+                first=self._slot.first(fault.kind),
+                cohort=self._slot.label,
+                endpoint=self._endpoint.label if self._endpoint else "",
+                pair=self._ask.pair,
+                judge_index=self._ask.judge_index,
+                text=self._words(fault),
+            )
+        )
+        return fault
+
+    def _words(self, fault: Fault, remark: str = "") -> str:
+        """Word a fault (contract 7.5): scrubbed, without the key, each part bounded."""
+        assert self._endpoint is not None
+        clean, ask, rules = self._endpoint.clean, self._ask, self._judge.rules
+        status = "" if fault.status is None else f"status={fault.status} "
+        text = (
+            f"{rules.name} {self._judge.dialect.path} pair={ask.pair} judge_index={ask.judge_index} "
+            f"deadline={rules.timeout_s}s attempt={self._attempts}: {remark}{status}{fault.error}: "
+            f"{clean(fault.detail)[:TEXT_CHARS]}"
+        )
+        return f"{text}; reply: {clean(fault.body)[:TEXT_CHARS]}" if fault.body else text
+
+
+def decode_json(body: bytes) -> Any:
+    """Decode a reply. NaN, lone surrogates and invalid UTF-8 are taken as they come; raises ValueError."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        pass  # the strict and quick way; the patient one decides
+    try:
+        return json.loads(body.decode("utf-8-sig", "replace"), strict=False)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+async def _off_loop(size: int, work: Callable[[], T]) -> T:
+    """Do `work`, in a thread when what it reads is large, so that the loop goes on."""
+    if size <= OFF_LOOP_SIZE:
+        return work()
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
