@@ -1,0 +1,209 @@
+"""The comparisons of one set of answers: which are due, which ran, and the scores they come to.
+
+Used by a cohort's life, and by `/compare` for answers that are no cohort. Nothing here knows about requests.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from genrm_trio.core.cohort import Member
+from genrm_trio.core.outcome import Rewarded
+from genrm_trio.judging.judge import Answered, Ask, Judge, JudgeError
+from genrm_trio.judging.pairs import Planned
+from genrm_trio.judging.scoring import CohortScores, Compared, ScoringFailed, ScoringRules, score_cohort
+from genrm_trio.judging.slots import Ticket
+from genrm_trio.judging.text import AnswerText, Turn
+from genrm_trio.runtime.bell import Bell
+
+INLINE_TEXT = 262_144
+"""Characters of answers up to which scores are computed on the event loop; above, in a thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contender:
+    """What the judge needs of one answer: the conversation it answers, its text, and what to judge it by.
+
+    principle: the request's own; whether and which one is sent is the policy's. baseline: set in `fixed_baseline`.
+    """
+
+    conversation: tuple[Turn, ...]
+    answer: AnswerText
+    principle: str | None = None
+    rubric_ids: tuple[int, ...] | None = None
+    baseline: str | None = None
+
+
+def contender_of(member: Member | None) -> Contender | None:
+    """The contender that a member brought, or None when the slot is free or its body is gone."""
+    payload = member.payload if member is not None else None
+    return payload if isinstance(payload, Contender) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparing:
+    """How comparisons are asked for. `principle` maps a request's principle to the one that is sent, or None."""
+
+    judge: Judge
+    rules: ScoringRules
+    principle: Callable[[str | None], str | None]
+
+
+class Evaluation:
+    """The planned comparisons over contenders that may arrive, and leave, one by one.
+
+    contender: reads who holds a slot now. In a plan with a baseline, index `size` is the baseline.
+    """
+
+    def __init__(
+        self,
+        comparing: Comparing,
+        plan: Sequence[Planned],
+        size: int,
+        ticket: Ticket,
+        contender: Callable[[int], Contender | None],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._comparing = comparing
+        self._plan = plan
+        self._size = size
+        self._ticket = ticket
+        self._contender = contender
+        self._nursery = nursery
+        self._running: dict[Planned, _Run] = {}
+        self._bell = Bell()
+
+    def advance(self) -> None:
+        """Start each comparison whose members are there; drop each whose members are not those it was asked for."""
+        for planned in self._plan:
+            sides = self._sides(planned)
+            run = self._running.get(planned)
+            if run is not None and run.sides != sides:
+                run.scope.cancel()
+                del self._running[planned]
+                run = None
+            if run is None and all(sides):
+                run = self._running[planned] = _Run(sides)
+                self._nursery.start_soon(self._compare, planned, run, name=f"compare {planned.i}:{planned.j}")
+        self._bell.ring()
+
+    def _sides(self, planned: Planned) -> tuple[Contender | None, Contender | None]:
+        return self._side(planned.i, planned.j), self._side(planned.j, planned.i)
+
+    def _side(self, index: int, other: int) -> Contender | None:
+        """Who stands at this index; at the baseline's, the member it is compared with, whose baseline it is."""
+        return self._contender(other if index == self._size else index)
+
+    async def _compare(self, planned: Planned, run: "_Run") -> None:
+        with run.scope:
+            try:
+                answered = await self._comparing.judge.compare(self._ask(planned, run), self._ticket)
+            except JudgeError as error:
+                run.result = error
+            else:
+                run.result = _compared(planned, answered)
+            self._bell.ring()
+
+    def _ask(self, planned: Planned, run: "_Run") -> Ask:
+        first, second = run.sides
+        assert first is not None, "a comparison starts when both members are there"
+        assert second is not None, "a comparison starts when both members are there"
+        texts = {planned.i: first.answer.judge_text, planned.j: second.answer.judge_text}
+        if planned.j == self._size:
+            assert first.baseline is not None, "a plan with a baseline has contenders with one"
+            texts[planned.j] = first.baseline
+        leader = self._contender(0) or first
+        return Ask(
+            conversation=leader.conversation,
+            response_1=texts[planned.first],
+            response_2=texts[planned.second],
+            principle=self._comparing.principle(leader.principle),
+            rubric_ids=leader.rubric_ids,
+            pair=(planned.i, planned.j),
+            judge_index=planned.judge_index,
+        )
+
+    async def compared(self) -> list[Compared] | JudgeError:
+        """Wait for all comparisons of the plan, in its order, or for the first that failed."""
+        await self._bell.until(lambda: self._error is not None or self._finished)
+        return self._error or [r.result for r in self._in_order if isinstance(r.result, Compared)]
+
+    async def verdict(self) -> list[Rewarded] | JudgeError:
+        """One result per slot, in their order, or the judge's failure."""
+        compared = await self.compared()
+        if isinstance(compared, JudgeError):
+            return compared
+        scores = await scored(self._comparing.rules, self._answers(), compared, baseline=self._with_baseline)
+        return scores if isinstance(scores, JudgeError) else [Rewarded(fields) for fields in scores.members]
+
+    @property
+    def _in_order(self) -> "list[_Run]":
+        return [self._running[planned] for planned in self._plan if planned in self._running]
+
+    @property
+    def _finished(self) -> bool:
+        runs = self._in_order
+        return len(runs) == len(self._plan) and all(run.result is not None for run in runs)
+
+    @property
+    def _error(self) -> JudgeError | None:
+        return next((run.result for run in self._in_order if isinstance(run.result, JudgeError)), None)
+
+    @property
+    def _with_baseline(self) -> bool:
+        return any(planned.j == self._size for planned in self._plan)
+
+    def _answers(self) -> list[AnswerText]:
+        contenders = [self._contender(index) for index in range(self._size)]
+        return [contender.answer for contender in contenders if contender is not None]
+
+
+class _Run:
+    """One comparison under way: for whom it was asked, and what came of it."""
+
+    def __init__(self, sides: tuple[Contender | None, Contender | None]) -> None:
+        self.sides = sides
+        self.scope = trio.CancelScope()
+        self.result: Compared | JudgeError | None = None
+
+
+def _compared(planned: Planned, answered: Answered) -> Compared:
+    """What was said, in the order of the pair: a flipped ask is flipped back (contract 14.3)."""
+    overall, rubric = answered.overall, answered.rubric
+    if planned.flipped:
+        overall = overall.flipped() if overall is not None else None
+        rubric = rubric.flipped() if rubric is not None else None
+    return Compared(planned.i, planned.j, planned.judge_index, overall, rubric, answered.usage)
+
+
+async def scored(
+    rules: ScoringRules, answers: Sequence[AnswerText], compared: Sequence[Compared], *, baseline: bool
+) -> CohortScores | JudgeError:
+    """Score finished comparisons, in a thread when the answers are long."""
+
+    def score() -> CohortScores | JudgeError:
+        try:
+            return score_cohort(rules, answers, compared, baseline=baseline)
+        except ScoringFailed as failed:
+            return JudgeError(str(failed))
+
+    if sum(len(answer.reasoning) + len(answer.answer) for answer in answers) <= INLINE_TEXT:
+        return score()
+    return await trio.to_thread.run_sync(score)
+
+
+async def evaluate(
+    comparing: Comparing, plan: Sequence[Planned], contenders: Mapping[int, Contender], ticket: Ticket
+) -> CohortScores | JudgeError:
+    """Compare answers that are all there already, as `/compare` does."""
+    compared: list[Compared] | JudgeError = []
+    async with trio.open_nursery() as nursery:
+        evaluation = Evaluation(comparing, plan, len(contenders), ticket, contenders.get, nursery)
+        evaluation.advance()
+        compared = await evaluation.compared()
+        nursery.cancel_scope.cancel()
+    if isinstance(compared, JudgeError):
+        return compared
+    answers = [contenders[index].answer for index in sorted(contenders)]
+    return await scored(comparing.rules, answers, compared, baseline=False)

@@ -1,0 +1,139 @@
+"""Admission of data requests: who waits while a checkpoint is open, who is refused, and what is in flight.
+
+The truth about admission is the Registry's; the gate only waits for it and counts what has passed (contract 11.1).
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from genrm_trio.core.identity import EpisodeId
+from genrm_trio.core.registry import Registry
+from genrm_trio.runtime.bell import Bell
+from genrm_trio.runtime.points import Points
+
+Kind = Literal["verify", "seed", "close", "tool", "plain"]
+"""`tool` is any other call of an episode; `plain` are the calls that belong to no episode (`/compare` and its like)."""
+
+
+class Stale(Exception):
+    """The request's session or attempt is retired or over: 409 `stale_attempt`, after its wait."""
+
+
+class Closing(Exception):
+    """The server is shutting down: 503."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passage:
+    """One data request that passed the gate and has not finished."""
+
+    kind: Kind
+    session: str | None
+    episode: EpisodeId | None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a prepare waits for it: seeds, closes and tool calls inside an episode."""
+        return self.episode is not None and self.kind in {"seed", "close", "tool"}
+
+
+class Gate:
+    """Lets data requests pass in the order in which admission allows it.
+
+    restoring: a restore is being installed, or none came yet after `--await-restore`; `/verify` waits too.
+    bell: rung whenever admission, the gate or what is in flight changed.
+    """
+
+    def __init__(self, registry: Registry, now: Callable[[], float], points: Points, *, await_restore: bool) -> None:
+        self._registry = registry
+        self._now = now
+        self._points = points
+        self._passages: dict[Passage, None] = {}
+        self._busy: Counter[str] = Counter()
+        self.bell = Bell()
+        self.awaits_restore = await_restore
+        self.installing = False
+
+    @asynccontextmanager
+    async def enter(self, kind: Kind, session: str | None, episode: EpisodeId | None) -> AsyncIterator[Passage]:
+        """Hold the request until admission lets it pass, then count it until the block ends, cancelled or not.
+
+        Raises Stale when its session or attempt is refused after the wait (never for a close; for a `/verify` the
+        core answers), and Closing when the server shuts down.
+        """
+        while not self._passes(kind):
+            await self.bell.heard()
+            await self._points.reach("admitted", kind)
+        if self._registry.closed:
+            raise Closing("the server is shutting down")
+        self._check(kind, session, episode)
+        passage = Passage(kind, session, episode)
+        with self._counted(passage):
+            yield passage
+
+    def _passes(self, kind: Kind) -> bool:
+        if self._registry.closed:
+            return True
+        if self.awaits_restore or self.installing:
+            return False
+        return kind == "verify" or self._registry.admission.open
+
+    def _check(self, kind: Kind, session: str | None, episode: EpisodeId | None) -> None:
+        if kind in {"verify", "close"}:
+            return
+        if kind == "tool" and session is not None:
+            self._registry.use_session(self._now(), session, episode)
+        stale = self._registry.sessions.stale(session, episode)
+        if stale is not None:
+            raise Stale(stale)
+
+    @contextmanager
+    def _counted(self, passage: Passage) -> Iterator[None]:
+        self._passages[passage] = None
+        if passage.session is not None:
+            self._busy[passage.session] += 1
+        try:
+            yield
+        finally:
+            del self._passages[passage]
+            if passage.session is not None:
+                self._busy[passage.session] -= 1
+                if not self._busy[passage.session]:
+                    del self._busy[passage.session]
+            self.bell.ring()
+
+    @property
+    def busy(self) -> Collection[str]:
+        """The sessions that some running request carries; they do not idle out."""
+        return self._busy.keys()
+
+    @property
+    def running(self) -> int:
+        """All data requests that passed and have not finished, `/verify` included."""
+        return len(self._passages)
+
+    @property
+    def blockers(self) -> list[str]:
+        """The capture keys of the requests that a prepare waits for, in the order they passed, each once."""
+        return list(dict.fromkeys(p.episode.key for p in self._passages if p.blocks and p.episode is not None))
+
+    @property
+    def inflight(self) -> int:
+        """How many requests a prepare waits for."""
+        return sum(passage.blocks for passage in self._passages)
+
+    def of_rollouts(self, retired: Collection[EpisodeId], sessions: Collection[str]) -> int:
+        """How many running requests but verifications belong to these sessions, or to these or earlier attempts."""
+        newest = {episode.rollout_id: episode.attempt for episode in retired}
+
+        def belongs(passage: Passage) -> bool:
+            if passage.kind == "verify":
+                return False
+            episode = passage.episode
+            named = episode is not None and episode.attempt <= newest.get(episode.rollout_id, -1)
+            return named or passage.session in sessions
+
+        return sum(belongs(passage) for passage in self._passages)

@@ -1,0 +1,144 @@
+"""Admission of data requests: who waits, who passes, who is refused, and what holds up a prepare."""
+
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+import trio
+import trio.testing
+from tests.support.scene import Scene, policy, scene
+
+from genrm_trio.core.identity import EpisodeId
+from genrm_trio.runtime.gate import Closing, Gate, Kind, Passage, Stale
+
+R0 = EpisodeId("r", 0)
+
+
+class Caller:
+    """A request at the gate: waits, passes, is inside, or was refused."""
+
+    def __init__(self, nursery: trio.Nursery, gate: Gate, kind: Kind, episode: EpisodeId | None = R0) -> None:
+        self._inside = False
+        self.refused: type[Exception] | None = None
+        self.leave = trio.Event()
+        nursery.start_soon(self._call, gate.enter(kind, "s", episode))
+
+    def inside(self) -> bool:
+        return self._inside
+
+    async def _call(self, passing: AbstractAsyncContextManager[Passage]) -> None:
+        try:
+            async with passing:
+                self._inside = True
+                await self.leave.wait()
+        except (Stale, Closing) as refusal:
+            self.refused = type(refusal)
+
+
+async def _call(s: Scene, nursery: trio.Nursery, kind: Kind, episode: EpisodeId | None = R0) -> Caller:
+    caller = Caller(nursery, s.server.gate, kind, episode)
+    await trio.testing.wait_all_tasks_blocked()
+    return caller
+
+
+@pytest.mark.parametrize("kind", ["seed", "close", "tool", "plain"])
+async def test_a_request_waits_while_closed_and_counts_only_once_it_passed(
+    kind: Kind, autojump_clock: trio.abc.Clock
+) -> None:
+    async with scene() as s, trio.open_nursery() as nursery:
+        s.server.close_admission()
+        caller = await _call(s, nursery, kind)
+        assert not caller.inside()
+        assert s.server.gate.running == 0
+        s.server.open_admission(resumed=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert caller.inside()
+        assert s.server.gate.blockers == ([] if kind == "plain" else ["r"])
+        caller.leave.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert s.server.gate.running == 0
+
+
+async def test_a_waiting_request_stays_out_when_admission_recloses_before_it_woke(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with scene() as s, trio.open_nursery() as nursery:
+        s.points.block("admitted")
+        s.server.close_admission()
+        caller = await _call(s, nursery, "seed")
+        s.server.open_admission(resumed=True)
+        await s.points.parked("admitted")
+        s.server.close_admission()
+        s.points.release("admitted")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not caller.inside()
+        s.server.open_admission(resumed=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert caller.inside()
+        caller.leave.set()
+
+
+async def test_a_verify_passes_at_once_and_holds_up_nothing(autojump_clock: trio.abc.Clock) -> None:
+    async with scene() as s, trio.open_nursery() as nursery:
+        s.server.close_admission()
+        caller = await _call(s, nursery, "verify")
+        assert caller.inside()
+        assert s.server.gate.inflight == 0
+        assert s.server.gate.running == 1
+        caller.leave.set()
+
+
+async def test_every_request_waits_for_a_restore(autojump_clock: trio.abc.Clock) -> None:
+    async with scene(await_restore=True) as s, trio.open_nursery() as nursery:
+        kinds: list[Kind] = ["verify", "seed", "close", "plain"]
+        callers = [await _call(s, nursery, kind) for kind in kinds]
+        assert not any(c.inside() for c in callers)
+        assert s.server.gate.running == 0, "what waits does not refuse the restore"
+        s.server.open_admission(resumed=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(c.inside() for c in callers)
+        for caller in callers:
+            caller.leave.set()
+
+
+async def test_a_retired_rollout_is_refused_after_its_wait_but_may_close(autojump_clock: trio.abc.Clock) -> None:
+    async with scene() as s, trio.open_nursery() as nursery:
+        s.seed("s", "r")
+        s.server.close_admission()
+        kinds: list[Kind] = ["seed", "tool", "close"]
+        callers = [await _call(s, nursery, kind) for kind in kinds]
+        s.server.registry.retire(s.server.now(), [R0])
+        s.server.open_admission(resumed=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [c.refused for c in callers] == [Stale, Stale, None]
+        assert callers[2].inside()
+        callers[2].leave.set()
+
+
+async def test_what_waits_is_refused_when_the_server_shuts_down(autojump_clock: trio.abc.Clock) -> None:
+    async with scene() as s, trio.open_nursery() as nursery:
+        s.server.close_admission()
+        caller = await _call(s, nursery, "seed")
+        s.server.shut_down()
+        await trio.testing.wait_all_tasks_blocked()
+        assert caller.refused is Closing
+
+
+async def test_a_cancelled_request_leaves_no_count(autojump_clock: trio.abc.Clock) -> None:
+    async with scene() as s:
+        async with trio.open_nursery() as nursery:
+            await _call(s, nursery, "seed")
+            assert s.server.gate.inflight == 1
+            nursery.cancel_scope.cancel()
+        assert s.server.gate.running == 0
+        assert not s.server.gate.busy
+
+
+async def test_a_session_with_a_running_request_does_not_idle_out(autojump_clock: trio.abc.Clock) -> None:
+    async with scene(policy(limits={"session_idle_ttl_s": 600.0})) as s, trio.open_nursery() as nursery:
+        s.seed("s", "r")
+        s.seed("idle", "r2")
+        caller = await _call(s, nursery, "tool")
+        await trio.sleep(700)
+        assert "idle" not in s.server.registry.sessions
+        assert "s" in s.server.registry.sessions
+        caller.leave.set()
