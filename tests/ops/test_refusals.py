@@ -77,7 +77,16 @@ def test_the_rule_refuses_and_its_neighbour_passes(
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {rule.__name__ for rule in RULES} == {case[0] for case in CASES}
+    assert {rule.__name__ for rule in RULES} == {case[0] for case in CASES} | {"linked_comparisons"}
+
+
+def test_comparisons_that_leave_members_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"num_rollouts_per_prompt": 4, "aggregator_method": "bradley_terry"}
+    assert refusals(settings(**fields)) == []
+    monkeypatch.setattr("genrm_trio.ops.refusals.pairs", lambda strategy, n: ((0, 1), (2, 3)))
+    (said,) = refusals(settings(**fields))
+    assert "bradley_terry needs comparisons that link all 4 members" in said
+    assert refusals(settings(num_rollouts_per_prompt=4)) == [], "other methods need no links"
 
 
 def test_defaults_with_a_judge_are_accepted(tmp_path: Path) -> None:

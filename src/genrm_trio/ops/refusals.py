@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from genrm_trio.judging.pairs import pairs
+from genrm_trio.judging.rating import comparison_graph_connected
 from genrm_trio.ops.settings import Settings
 
 INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -153,6 +155,19 @@ def reachable_minimum(settings: Settings) -> str | None:
     return None
 
 
+def linked_comparisons(settings: Settings) -> str | None:
+    """Strengths cannot be told of members that no chain of comparisons links (contract 12, `bradley_terry`)."""
+    members = settings.num_rollouts_per_prompt
+    if settings.aggregator_method != "bradley_terry" or members < 2 or settings.comparison_mode == "fixed_baseline":
+        return None
+    if comparison_graph_connected(pairs(settings.comparison_strategy, members), members):
+        return None
+    return (
+        f"aggregator_method bradley_terry needs comparisons that link all {members} members, but comparison_strategy "
+        f"{settings.comparison_strategy} leaves some apart"
+    )
+
+
 def grace(settings: Settings) -> str | None:
     """What is kept back for the end of a shutdown must leave some of it."""
     if settings.limits.shutdown_reserve_s >= settings.shutdown_grace_s:
@@ -176,6 +191,7 @@ RULES: tuple[Rule, ...] = (
     template,
     ranges,
     reachable_minimum,
+    linked_comparisons,
     grace,
 )
 

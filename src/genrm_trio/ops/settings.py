@@ -75,7 +75,7 @@ def _address(value: str | None) -> str | None:
 
 
 class JudgeEndpoint(Section):
-    """One of several judges of the same model, for `judge.panel`."""
+    """One of several judges of the same model, for `judge.panel`; key and model default to those of `judge`."""
 
     base_url: Text
     weight: Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -92,7 +92,7 @@ class JudgeSettings(Section):
     base_url: the judge's address without `/v1`; for several of the same model see `panel`.
     recording: the file of backend `recorded`.
     template: a Jinja file for backend `chat`; without it the special roles of GenRM chat templates.
-    json_schema: ask a `chat` endpoint for output that fits the verdict's JSON schema.
+    json_schema: with a template, ask for output in the form of a verdict until the endpoint refuses that.
     panel: several endpoints that share the load by weight and stand in for each other.
     max_concurrency: judge calls in flight at once, over all cohorts (contract 14.9).
     max_reply_bytes: a longer reply is a judge failure.
@@ -104,7 +104,7 @@ class JudgeSettings(Section):
     model: Text | None = None
     recording: Path | None = None
     template: Path | None = None
-    json_schema: bool = False
+    json_schema: bool = True
     panel: tuple[JudgeEndpoint, ...] = ()
     max_concurrency: Count = 256
     max_reply_bytes: Count = 16777216
@@ -143,7 +143,6 @@ class LimitSettings(Section):
     linger_s: Seconds = 2.0
     refused_body_drain_s: Seconds = 30.0
     half_close_probe_s: Seconds = 15.0
-    hangup_poll_s: Seconds = 1.0
     keep_alive_idle_s: Count = 60
     backlog: Count = 4096
     retry_after_s: Count = 1

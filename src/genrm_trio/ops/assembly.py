@@ -1,0 +1,136 @@
+"""From settings to the plain values and objects that the inner rooms take.
+
+Every translation of a setting into another room's word stands here once. What cannot be built is a
+`StartupError`.
+"""
+
+import random
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from genrm_trio.core.state import Limits
+from genrm_trio.judging.chat import Chat
+from genrm_trio.judging.endpoint import Address, Endpoint
+from genrm_trio.judging.judge import Judge, Observer, Unobserved
+from genrm_trio.judging.panel import Panel
+from genrm_trio.judging.rating import load_method
+from genrm_trio.judging.responses import Responses
+from genrm_trio.judging.scoring import ScoringRules
+from genrm_trio.judging.template import JudgeTemplate
+from genrm_trio.judging.transport import Dialect, HttpJudge, TransportRules
+from genrm_trio.judging.verdict import VerdictRules
+from genrm_trio.ops.complaints import StartupError
+from genrm_trio.ops.settings import JudgeEndpoint, JudgeSettings, Settings
+from genrm_trio.runtime.server import Policy
+from genrm_trio.web.serving.limits import ServingLimits
+
+T = TypeVar("T")
+
+
+def _by_name(kind: type[T], *sources: object, **named: Any) -> T:
+    """Build a dataclass from the settings that bear its fields' names, the given ones first."""
+    for field in fields(kind):  # type: ignore[arg-type]  # every kind handed in is a dataclass
+        for source in sources:
+            if field.name not in named and hasattr(source, field.name):
+                named[field.name] = getattr(source, field.name)
+    return kind(**named)
+
+
+def state_limits(settings: Settings) -> Limits:
+    """Return the bounds of the state, and which variant of the contract it follows."""
+    return _by_name(
+        Limits,
+        settings,
+        cohort_size=settings.num_rollouts_per_prompt,
+        record_sessions=settings.checkpoint.enabled,
+        fixed_baseline=settings.comparison_mode == "fixed_baseline",
+        rubrics=settings.score_source == "rubric_mean",
+    )
+
+
+def scoring_rules(settings: Settings) -> ScoringRules:
+    """Return how scores are made of verdicts; loads what the aggregation needs, so that no cohort waits for it."""
+    load_method(settings.aggregator_method)
+    return _by_name(ScoringRules, settings)
+
+
+def verdict_rules(settings: Settings) -> VerdictRules:
+    """Return how a judge's text is read."""
+    return _by_name(VerdictRules, settings, mode=settings.verdict_rules)
+
+
+def policy(settings: Settings) -> Policy:
+    """Return how the runtime behaves."""
+    return _by_name(
+        Policy,
+        settings,
+        limits=state_limits(settings),
+        scoring=scoring_rules(settings),
+        collection_timeout_s=settings.cohort_collection_timeout_s,
+        evaluation_timeout_s=settings.cohort_evaluation_timeout_s,
+        strategy=settings.comparison_strategy,
+        judges=settings.num_judges_per_comparison,
+        max_concurrency=settings.judge.max_concurrency,
+    )
+
+
+def serving_limits(settings: Settings) -> ServingLimits:
+    """Return the bounds of connections and requests."""
+    return _by_name(ServingLimits, settings, settings.limits)
+
+
+def transport_rules(settings: Settings) -> TransportRules:
+    """Return the budget and the times of judge calls."""
+    return TransportRules(
+        name=settings.genrm_model_server.name if settings.genrm_model_server else "judge",
+        timeout_s=settings.judge_request_timeout_s,
+        retries=settings.genrm_parse_retries,
+        retry_sleep_s=settings.genrm_parse_retry_sleep_s,
+        max_reply_bytes=settings.judge.max_reply_bytes,
+    )
+
+
+def make_judge(settings: Settings, observer: Observer | None = None) -> Judge:
+    """Return the judge of the settings.
+
+    Raises:
+        StartupError: an address, a template, a parameter or a recording cannot be used.
+    """
+    try:
+        return HttpJudge(
+            _dialect(settings),
+            Panel([_endpoint(at) for at in _addresses(settings.judge)]),
+            verdict_rules(settings),
+            transport_rules(settings),
+            rng=random.Random(),  # noqa: S311 - it spreads retries
+            observer=observer or Unobserved(),
+        )
+    except ValueError as error:
+        raise StartupError(str(error)) from None
+
+
+def _dialect(settings: Settings) -> Dialect:
+    """Return how the judge is spoken to."""
+    judge = settings.judge
+    if judge.backend == "responses":
+        return Responses(settings.genrm_responses_create_params)
+    template = None
+    if judge.template is not None:
+        template = JudgeTemplate.load(judge.template, settings.score_range, settings.ranking_range)
+    return Chat(settings.genrm_responses_create_params, template, schema=judge.json_schema)
+
+
+def _addresses(judge: JudgeSettings) -> list[JudgeEndpoint]:
+    """Return the panel; one address is a panel of one. A key or model of the section serves whoever has none."""
+    if judge.panel:
+        return [
+            at.model_copy(update={"api_key": at.api_key or judge.api_key, "model": at.model or judge.model})
+            for at in judge.panel
+        ]
+    assert judge.base_url is not None, "start-up refuses a judge without an address"
+    return [JudgeEndpoint(base_url=judge.base_url, api_key=judge.api_key, model=judge.model)]
+
+
+def _endpoint(at: JudgeEndpoint) -> Endpoint:
+    key = at.api_key.get_secret_value() if at.api_key is not None else None
+    return Endpoint(Address(at.base_url, key, at.model, at.weight))

@@ -1,0 +1,129 @@
+"""Every setting reaches the room it is for, and what cannot be built is one message."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from genrm_trio.core.state import Limits
+from genrm_trio.judging.scoring import ScoringRules
+from genrm_trio.judging.transport import HttpJudge
+from genrm_trio.judging.verdict import VerdictRules
+from genrm_trio.ops import assembly
+from genrm_trio.ops.complaints import StartupError
+from genrm_trio.ops.settings import LimitSettings, Settings
+from genrm_trio.web.serving.limits import ServingLimits
+
+JUDGE: dict[str, object] = {"base_url": "http://judge:1"}
+
+
+def settings(**given: object) -> Settings:
+    return Settings.model_validate({"judge": JUDGE, **given})
+
+
+def test_the_defaults_of_the_inner_rooms_are_those_of_the_settings() -> None:
+    defaults = settings()
+    assert assembly.verdict_rules(defaults) == VerdictRules()
+    assert assembly.scoring_rules(defaults) == ScoringRules()
+    assert assembly.serving_limits(defaults) == ServingLimits()
+    assert assembly.state_limits(defaults) == Limits(cohort_size=1, max_held_members=32768)
+
+
+def test_every_bound_of_serving_is_a_setting() -> None:
+    known = set(Settings.model_fields) | set(LimitSettings.model_fields)
+    assert {field.name for field in fields(ServingLimits)} <= known
+    ours = set(LimitSettings.model_fields) - {"max_log_line"}
+    assert ours <= {field.name for field in fields(ServingLimits)}, "a bound that nothing reads"
+
+
+def test_every_scoring_setting_arrives() -> None:
+    given: dict[str, object] = {
+        "aggregator_method": "win_rate",
+        "score_source": "rubric_mean",
+        "score_range": (0.0, 10.0),
+        "on_unparseable_verdict": "default_scores",
+        "min_comparisons": 0,
+        "default_score": 4.0,
+        "default_ranking": 4.5,
+        "group_style_penalty_coeff": 0.1,
+        "reasoning_bonus": 0.2,
+        "answer_bonus": 0.3,
+        "group_reasoning_length_penalty_coeff": 0.4,
+        "group_answer_length_penalty_coeff": 0.5,
+        "top_percentile": 0.6,
+    }
+    assert set(given) == {field.name for field in fields(ScoringRules)}
+    rules = assembly.scoring_rules(settings(**given))
+    assert {name: getattr(rules, name) for name in given} == given
+
+
+def test_the_policy_takes_the_cohort_settings() -> None:
+    built = assembly.policy(
+        settings(
+            num_rollouts_per_prompt=4,
+            cohort_collection_timeout_s=1,
+            cohort_evaluation_timeout_s=2,
+            cohort_result_ttl_s=None,
+            session_idle_ttl_s=3,
+            max_terminal_cohorts=5,
+            max_held_members=8,
+            comparison_strategy="all_pairs",
+            num_judges_per_comparison=6,
+            pair_order="both",
+            use_principle=True,
+            default_principle="p",
+            judge_start="as_pairs_arrive",
+            score_source="rubric_mean",
+            judge={**JUDGE, "max_concurrency": 7},
+        )
+    )
+    assert (built.collection_timeout_s, built.evaluation_timeout_s) == (1, 2)
+    assert (built.strategy, built.judges, built.pair_order) == ("all_pairs", 6, "both")
+    assert (built.principle(None), built.principle("q"), built.judge_start) == ("p", "q", "as_pairs_arrive")
+    assert built.max_concurrency == 7
+    assert built.limits == Limits(4, 5, None, 3, 8, rubrics=True)
+
+
+def test_checkpoints_and_a_baseline_change_what_the_state_keeps() -> None:
+    limits = assembly.state_limits(
+        settings(
+            comparison_mode="fixed_baseline",
+            checkpoint={"enabled": True, "control_auth_token": "t"},
+            session_secret="s",
+        )
+    )
+    assert limits.record_sessions
+    assert limits.fixed_baseline
+
+
+async def test_judges_are_made_of_their_addresses() -> None:
+    panel = [{"base_url": "http://a:1", "weight": 2}, {"base_url": "http://b:2", "api_key": "own", "model": "x"}]
+    built = assembly.make_judge(settings(judge={"panel": panel, "api_key": "shared", "model": "m"}))
+    assert isinstance(built, HttpJudge)
+    assert [seat.endpoint for seat in built.panel.health()] == ["a:1#m", "b:2#x"]
+    assert built.rules.name == "judge"
+    await built.aclose()
+    named = assembly.make_judge(settings(genrm_model_server={"name": "my_judge"}, genrm_parse_retries=0))
+    assert isinstance(named, HttpJudge)
+    assert (named.rules.name, named.rules.attempts) == ("my_judge", 1)
+    await named.aclose()
+
+
+@pytest.mark.parametrize(
+    ("given", "fragment"),
+    [
+        ({"judge": {**JUDGE, "api_key": "two words"}}, "api_key"),
+        ({"judge": {"panel": [JUDGE, JUDGE]}}, "twice"),
+        ({"genrm_responses_create_params": {"stream": True}}, "stream"),
+    ],
+)
+def test_what_cannot_be_built_is_one_message(given: dict[str, object], fragment: str) -> None:
+    with pytest.raises(StartupError, match=fragment):
+        assembly.make_judge(settings(**given))
+
+
+def test_a_broken_template_names_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "judge.jinja"
+    path.write_text("{{ respons_1 }}")
+    with pytest.raises(StartupError, match="respons_1"):
+        assembly.make_judge(settings(judge={**JUDGE, "backend": "chat", "template": str(path)}))
