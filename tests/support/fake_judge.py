@@ -165,7 +165,10 @@ class FakeJudge:
         try:
             while await self._one(connection, wire, stream):
                 wire.start_next_cycle()
-        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError):
+        except h11.RemoteProtocolError:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await stream.send_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
             self._note()  # the client left, which clients may
         finally:
             self.connections -= 1

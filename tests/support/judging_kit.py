@@ -92,12 +92,20 @@ class Kept:
     def __init__(self) -> None:
         self.calls: list[CallSeen] = []
         self.faults: list[FaultSeen] = []
+        self._changed = trio.Event()
 
     def on_call(self, call: CallSeen) -> None:
         self.calls.append(call)
 
     def on_fault(self, fault: FaultSeen) -> None:
         self.faults.append(fault)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition on the faults holds."""
+        while not condition():
+            await self._changed.wait()
 
     @property
     def kinds(self) -> list[str]:

@@ -8,7 +8,8 @@ lost before the reply's first byte.
 
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from typing import Any, Final, cast
 
 import httpcore2
@@ -174,15 +175,17 @@ class _Body(httpx2.AsyncByteStream):
     def __init__(self, lanes: Lanes, lane: _Lane, response: httpcore2.Response) -> None:
         self._lanes = lanes
         self._lane: _Lane | None = lane
-        self._stream = cast("AsyncIterator[bytes]", response.stream)
+        self._stream = cast("AsyncIterable[bytes]", response.stream)
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         lane = self._lane
         assert lane is not None, "read after close"
+        parts = cast("AsyncGenerator[bytes, None]", aiter(self._stream))
         try:
-            async for part in self._stream:
-                yield part
+            async with aclosing(parts):
+                async for part in parts:
+                    yield part
         except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
             raise lane.translate(error) from error
 
