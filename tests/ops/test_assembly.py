@@ -6,12 +6,16 @@ from pathlib import Path
 import pytest
 
 from genrm_trio.core.state import Limits
+from genrm_trio.judging.judge import Unobserved
+from genrm_trio.judging.recorded import RecordedJudge
+from genrm_trio.judging.recorder import Recorder
 from genrm_trio.judging.scoring import ScoringRules
 from genrm_trio.judging.transport import HttpJudge
 from genrm_trio.judging.verdict import VerdictRules
 from genrm_trio.ops import assembly
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.settings import LimitSettings, Settings
+from genrm_trio.ops.sources import example_rows
 from genrm_trio.web.serving.limits import ServingLimits
 
 JUDGE: dict[str, object] = {"base_url": "http://judge:1"}
@@ -98,15 +102,27 @@ def test_checkpoints_and_a_baseline_change_what_the_state_keeps() -> None:
 
 async def test_judges_are_made_of_their_addresses() -> None:
     panel = [{"base_url": "http://a:1", "weight": 2}, {"base_url": "http://b:2", "api_key": "own", "model": "x"}]
-    built = assembly.make_judge(settings(judge={"panel": panel, "api_key": "shared", "model": "m"}))
+    built = assembly.make_judge(settings(judge={"panel": panel, "api_key": "shared", "model": "m"}), Unobserved())
     assert isinstance(built, HttpJudge)
     assert [seat.endpoint for seat in built.panel.health()] == ["a:1#m", "b:2#x"]
     assert built.rules.name == "judge"
     await built.aclose()
-    named = assembly.make_judge(settings(genrm_model_server={"name": "my_judge"}, genrm_parse_retries=0))
+    named = assembly.make_judge(settings(genrm_model_server={"name": "my_judge"}, genrm_parse_retries=0), Unobserved())
     assert isinstance(named, HttpJudge)
     assert (named.rules.name, named.rules.attempts) == ("my_judge", 1)
     await named.aclose()
+
+
+async def test_the_recorded_judge_reads_its_file_and_a_recorder_stands_before_any_judge(tmp_path: Path) -> None:
+    rows = {"backend": "recorded", "recording": str(example_rows())}
+    recorded = assembly.make_judge(settings(judge=rows), Unobserved())
+    assert isinstance(recorded, RecordedJudge)
+    assert len(recorded) == 8
+    recording = assembly.make_judge(settings(), Unobserved(), record=tmp_path / "said.jsonl")
+    assert isinstance(recording, Recorder)
+    await recording.aclose()
+    with pytest.raises(StartupError, match="--record"):
+        assembly.make_judge(settings(), Unobserved(), record=tmp_path / "no" / "said.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -119,11 +135,11 @@ async def test_judges_are_made_of_their_addresses() -> None:
 )
 def test_what_cannot_be_built_is_one_message(given: dict[str, object], fragment: str) -> None:
     with pytest.raises(StartupError, match=fragment):
-        assembly.make_judge(settings(**given))
+        assembly.make_judge(settings(**given), Unobserved())
 
 
 def test_a_broken_template_names_its_file(tmp_path: Path) -> None:
     path = tmp_path / "judge.jinja"
     path.write_text("{{ respons_1 }}")
     with pytest.raises(StartupError, match="respons_1"):
-        assembly.make_judge(settings(judge={**JUDGE, "backend": "chat", "template": str(path)}))
+        assembly.make_judge(settings(judge={**JUDGE, "backend": "chat", "template": str(path)}), Unobserved())

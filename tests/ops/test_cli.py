@@ -1,10 +1,15 @@
 """The command line as a person meets it: real processes, their output and their exit codes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
+
+from genrm_trio.ops.agreement import agreement
+from genrm_trio.ops.rows import read_rows
+from genrm_trio.ops.sources import example_rows
 
 
 def run(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -48,3 +53,36 @@ def test_a_wrong_argument_is_a_usage_error() -> None:
 def test_without_a_command_the_commands_are_listed() -> None:
     done = run()
     assert "config" in done.stdout + done.stderr
+
+
+def test_compare_names_a_missing_input_and_says_loudly_that_no_judge_is_configured(tmp_path: Path) -> None:
+    done = run("compare", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
+    assert done.returncode == 2
+    assert "NO JUDGE IS CONFIGURED" in done.stderr
+    assert "in.jsonl: No such file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_compare_reports_groups_that_failed(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("judge: {base_url: 'http://127.0.0.1:1'}\njudge_request_timeout_s: 0.2\n")
+    (tmp_path / "in.jsonl").write_text('{"prompt": "p", "answers": ["a", "b"]}\n{"prompt": "p", "answers": ["a"]}\n')
+    done = run("compare", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--config", str(config))
+    assert done.returncode == 1, done.stderr
+    assert "1 groups judged, 0 known before, 1 failed" in done.stderr
+    (failed,) = (tmp_path / "out.failed.jsonl").read_text().splitlines()
+    assert "TimeoutError" in failed
+
+
+def test_compare_judges_the_shipped_example(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    done = run("compare", str(example_rows()), str(output), GENRM_TRIO_COMPARISON_STRATEGY="all_pairs")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [len(row["rewards"]) for row in rows] == [15] * 8
+    first = next(row for row in read_rows(example_rows()))
+    rewards = next(row["rewards"] for row in rows if row["id"] == first.question_id)
+    scores = [answer.gpt4_score for answer in first.answers]
+    assert agreement(rewards, scores).kendall > 0.9
+    again = run("compare", str(example_rows()), str(output))
+    assert "0 groups judged, 8 known before, 0 failed" in again.stderr

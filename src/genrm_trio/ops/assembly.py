@@ -6,14 +6,17 @@ Every translation of a setting into another room's word stands here once. What c
 
 import random
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from genrm_trio.core.state import Limits
 from genrm_trio.judging.chat import Chat
 from genrm_trio.judging.endpoint import Address, Endpoint
-from genrm_trio.judging.judge import Judge, Observer, Unobserved
+from genrm_trio.judging.judge import Judge, Observer
 from genrm_trio.judging.panel import Panel
 from genrm_trio.judging.rating import load_method
+from genrm_trio.judging.recorded import RecordedJudge
+from genrm_trio.judging.recorder import Recorder
 from genrm_trio.judging.responses import Responses
 from genrm_trio.judging.scoring import ScoringRules
 from genrm_trio.judging.template import JudgeTemplate
@@ -90,23 +93,37 @@ def transport_rules(settings: Settings) -> TransportRules:
     )
 
 
-def make_judge(settings: Settings, observer: Observer | None = None) -> Judge:
-    """Return the judge of the settings.
+def make_judge(settings: Settings, observer: Observer, *, record: Path | None = None) -> Judge:
+    """Return the judge of the settings; with `record`, its verdicts are kept in that file as well.
 
     Raises:
         StartupError: an address, a template, a parameter or a recording cannot be used.
     """
     try:
-        return HttpJudge(
-            _dialect(settings),
-            Panel([_endpoint(at) for at in _addresses(settings.judge)]),
-            verdict_rules(settings),
-            transport_rules(settings),
-            rng=random.Random(),  # noqa: S311 - it spreads retries
-            observer=observer or Unobserved(),
-        )
+        judge = _recorded(settings) or _live(settings, observer)
+        return judge if record is None else Recorder(judge, record, observer)
     except ValueError as error:
         raise StartupError(str(error)) from None
+
+
+def _recorded(settings: Settings) -> Judge | None:
+    """Return the recorded judge when the settings name it."""
+    if settings.judge.backend != "recorded":
+        return None
+    assert settings.judge.recording is not None, "start-up refuses a recorded judge without a recording"
+    return RecordedJudge.load(settings.judge.recording, verdict_rules(settings))
+
+
+def _live(settings: Settings, observer: Observer) -> HttpJudge:
+    """Return a judge behind HTTP."""
+    return HttpJudge(
+        _dialect(settings),
+        Panel([_endpoint(at) for at in _addresses(settings.judge)]),
+        verdict_rules(settings),
+        transport_rules(settings),
+        rng=random.Random(),  # noqa: S311 - it spreads retries
+        observer=observer,
+    )
 
 
 def _dialect(settings: Settings) -> Dialect:

@@ -1,0 +1,205 @@
+"""`compare`: judges groups from a file, without a trainer and without a server.
+
+Each input line is one group, each output line its rewards; what an input line may hold is in `groups`. A group is
+written as soon as it is judged, so a run that is stopped goes on where it was: what stands in the output with the
+same input line is not judged again. Groups without rewards go to a file of their own, and are tried again next time.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import trio
+
+from genrm_trio.core.outcome import JSON
+from genrm_trio.judging.judge import Judge, JudgeError
+from genrm_trio.judging.pairs import plan
+from genrm_trio.judging.scoring import CohortScores, NonFiniteReward
+from genrm_trio.judging.slots import Slots
+from genrm_trio.ops.complaints import StartupError
+from genrm_trio.ops.groups import Group, GroupError, read_group
+from genrm_trio.runtime.evaluation import Comparing, evaluate
+from genrm_trio.runtime.server import Policy
+
+GROUPS_AT_ONCE: Final = 64
+"""Groups that are read and judged at the same time; judge calls have a bound of their own."""
+ERROR_CHARS: Final = 1000
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a run has come, in groups."""
+
+    total: int = 0
+    known: int = 0
+    judged: int = 0
+    failed: int = 0
+
+    @property
+    def finished(self) -> int:
+        """How many need no more work in this run."""
+        return self.known + self.judged + self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where groups come from and where they go."""
+
+    source: Path
+    output: Path
+
+    @property
+    def failed(self) -> Path:
+        """The file of the groups without rewards: `rewards.jsonl` has `rewards.failed.jsonl` beside it."""
+        return self.output.with_name(f"{self.output.stem}.failed{self.output.suffix}")
+
+
+@dataclass(slots=True)
+class Batch:
+    """One run. `advanced` is called after each group."""
+
+    policy: Policy
+    judge: Judge
+    files: Files
+    advanced: Callable[[Tally], None]
+    tally: Tally = field(default_factory=Tally)
+
+    async def run(self) -> Tally:
+        """Judge every group that the output does not have yet.
+
+        Raises:
+            StartupError: a file cannot be read or written, or the output holds something else.
+        """
+        with _opened(self.files) as (source, output, failed):
+            known = _known(self.files.output)
+            self.tally.total = sum(1 for line in source if line.strip())
+            source.seek(0)
+            send, receive = trio.open_memory_channel[tuple[int, bytes, str]](0)
+            slots = Slots(self.policy.max_concurrency)
+            comparing = Comparing(self.judge, self.policy.scoring, self.policy.principle)
+            async with trio.open_nursery() as nursery:
+                for _ in range(GROUPS_AT_ONCE):
+                    worker = _Worker(self, comparing, slots, output, failed)
+                    nursery.start_soon(worker.work, receive.clone())
+                receive.close()
+                async with send:
+                    for number, line in enumerate(source, 1):
+                        digest = sha256(line.strip()).hexdigest()
+                        if digest in known:
+                            self.tally.known += 1
+                            self.advanced(self.tally)
+                        elif line.strip():
+                            await send.send((number, line, digest))
+        return self.tally
+
+
+@contextmanager
+def _opened(files: Files) -> Iterator[tuple[BinaryIO, BinaryIO, BinaryIO]]:
+    """Open the three files; the output is appended to, behind its last whole line."""
+    if files.source.resolve() in {files.output.resolve(), files.failed.resolve()}:
+        raise StartupError(f"{files.source} is the input: name another file for the output")
+    try:
+        with ExitStack() as stack:
+            source = stack.enter_context(files.source.open("rb"))
+            _drop_torn_line(files.output)
+            output = stack.enter_context(files.output.open("ab"))
+            failed = stack.enter_context(files.failed.open("wb"))
+            yield source, output, failed
+    except OSError as error:
+        raise StartupError(f"{error.filename}: {error.strerror}") from error
+    if files.failed.stat().st_size == 0:
+        files.failed.unlink()
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off a last line without its end: a run was stopped while it was written."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
+
+
+def _known(path: Path) -> set[str]:
+    """Return the digests of the input lines that the output answers."""
+    known = set()
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                known.add(str(json.loads(line)["input_sha256"]))
+            except (ValueError, KeyError, TypeError) as error:
+                raise StartupError(f"{path}, line {number}: not a line that this command wrote") from error
+    return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """Judges one group after the other."""
+
+    batch: Batch
+    comparing: Comparing
+    slots: Slots
+    output: BinaryIO
+    failed: BinaryIO
+
+    async def work(self, lines: trio.MemoryReceiveChannel[tuple[int, bytes, str]]) -> None:
+        async with lines:
+            async for number, line, digest in lines:
+                await self._one(number, line, digest)
+                self.batch.advanced(self.batch.tally)
+
+    async def _one(self, number: int, line: bytes, digest: str) -> None:
+        """Judge the group of one line and write what came of it."""
+        group_id: JSON = None
+        try:
+            group = read_group(line, number)
+            group_id = group.id
+            scores = await self._judge(group)
+        except (GroupError, JudgeError, NonFiniteReward) as error:
+            text = str(error)[:ERROR_CHARS]
+            _write(self.failed, {"id": group_id, "line": number, "error": text, "input_sha256": digest})
+            self.batch.tally.failed += 1
+            return
+        _write(self.output, {"id": group_id, "line": number, **scores, "input_sha256": digest})
+        self.batch.tally.judged += 1
+
+    async def _judge(self, group: Group) -> dict[str, JSON]:
+        """Return a group's rewards. The deadline counts from its first judge call; raises JudgeError."""
+        policy, count = self.batch.policy, len(group.contenders)
+        if count < 2:
+            return {"rewards": [policy.scoring.default_score] * count, "members": None, "comparison_results": None}
+        if policy.scoring.by_rubric and not group.contenders[0].rubric_ids:
+            raise GroupError("expected_rubric_ids must be given, as score_source is rubric_mean")
+        planned = plan(policy.strategy, count, policy.judges, policy.pair_order)
+        deadline = trio.CancelScope()
+
+        def begin() -> None:
+            deadline.deadline = trio.current_time() + policy.evaluation_timeout_s
+
+        ticket = self.slots.ticket(label=str(group.id), on_first=begin)
+        scores: CohortScores | JudgeError = JudgeError(
+            f"the evaluation deadline of {policy.evaluation_timeout_s:g} s passed"
+        )
+        with deadline:
+            scores = await evaluate(self.comparing, planned, dict(enumerate(group.contenders)), ticket)
+        if isinstance(scores, JudgeError):
+            raise scores
+        return {
+            "rewards": list(scores.rewards),
+            "members": list(scores.members),
+            "comparison_results": list(scores.comparison_results),
+            "metrics": scores.metrics,
+        }
+
+
+def _write(file: BinaryIO, row: dict[str, JSON]) -> None:
+    """Write one whole line, so that a run that is killed now has lost nothing before it."""
+    file.write(json.dumps(row).encode() + b"\n")
+    file.flush()
+    os.fsync(file.fileno())

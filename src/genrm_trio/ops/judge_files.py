@@ -1,0 +1,80 @@
+"""The command `compare` on a terminal or without one: progress, the closing line, the exit code."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from genrm_trio.ops import logs
+from genrm_trio.ops.assembly import make_judge, policy
+from genrm_trio.ops.batch import Batch, Files, Tally
+from genrm_trio.ops.metrics import Metrics
+from genrm_trio.ops.observers import JudgeWatch
+from genrm_trio.ops.settings import Settings, secrets_of
+
+PLAIN_LINES: Final = 20
+"""How many lines of progress a run writes without a terminal."""
+SOME_FAILED: Final = 1
+INTERRUPTED: Final = 130
+
+
+def compare_files(settings: Settings, source: Path, output: Path) -> int:
+    """Judge the groups of a file; returns 0 when all have rewards, 1 when some failed, 130 when stopped."""
+    console = Console(stderr=True)
+    logs.configure(debug=settings.debug_logging, secrets=secrets_of(settings), max_line=settings.limits.max_log_line)
+    files = Files(source, output)
+
+    tally, stopped = trio.run(_run, settings, files, console)
+    console.print(f"{tally.judged} groups judged, {tally.known} known before, {tally.failed} failed: {output}")
+    if stopped:
+        console.print("stopped; the same command goes on from here")
+        return INTERRUPTED
+    if tally.failed:
+        console.print(f"the failed groups are in {files.failed}; the same command tries them again")
+    return SOME_FAILED if tally.failed else 0
+
+
+async def _run(settings: Settings, files: Files, console: Console) -> tuple[Tally, bool]:
+    """Run until all groups are through or an interrupt comes; tell how far it went, and whether it was stopped."""
+    judge = make_judge(settings, JudgeWatch(Metrics()))
+    stopped = False
+    try:
+        with _shown(console) as advanced:
+            batch = Batch(policy(settings), judge, files, advanced)
+            async with trio.open_nursery() as nursery:
+
+                async def stop() -> None:
+                    nonlocal stopped
+                    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                        async for _ in signals:
+                            stopped = True
+                            nursery.cancel_scope.cancel()
+
+                nursery.start_soon(stop)
+                await batch.run()
+                nursery.cancel_scope.cancel()
+        return batch.tally, stopped
+    finally:
+        with trio.CancelScope(shield=True):
+            await judge.aclose()
+
+
+@contextmanager
+def _shown(console: Console) -> Iterator[Callable[[Tally], None]]:
+    """Show a bar on a terminal, else now and then a line."""
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("groups", total=None)
+
+        def advanced(tally: Tally) -> None:
+            failed = f"groups, {tally.failed} failed" if tally.failed else "groups"
+            bar.update(task, completed=tally.finished, total=tally.total, description=failed)
+            if not console.is_terminal and tally.finished % max(1, tally.total // PLAIN_LINES) == 0:
+                console.print(f"{tally.finished} of {tally.total} {failed}")
+
+        yield advanced
