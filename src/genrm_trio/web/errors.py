@@ -16,6 +16,9 @@ RETRY_AFTER_S = 1
 MAX_ECHOED_INPUT = 1000
 """Characters of an offending value that a validation error repeats."""
 
+MAX_PROBLEMS = 100
+"""Mistakes that one validation error lists."""
+
 JSON_HEADERS = {"content-type": "application/json"}
 
 REFUSAL_STATUS: Mapping[str, int] = {
@@ -125,7 +128,8 @@ def of_cohort_failure(failed: CohortFailed) -> Reply:
 def of_invalid(error: InvalidBody) -> Reply:
     """The list shape of a validation error, with the code beside it."""
     entries: list[dict[str, object]] = [
-        {"type": p.type, "loc": list(p.loc), "msg": p.msg, "input": _shortened(p.input)} for p in error.problems
+        {"type": p.type, "loc": list(p.loc), "msg": p.msg, "input": _shortened(p.input)}
+        for p in error.problems[:MAX_PROBLEMS]
     ]
     return Reply(422, to_json({"detail": entries, "code": "invalid_request"}))
 

@@ -1,0 +1,215 @@
+"""The other data routes' bodies: seeds, closes, `/compare` and `/aggregate_metrics` (contract 3, 8 and 9)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+
+from genrm_trio.core.identity import CAPTURE_KEY, EpisodeId
+from genrm_trio.judging.text import AnswerText, read_output
+from genrm_trio.web.errors import InvalidBody, Problem
+from genrm_trio.web.wire.fields import FieldReader
+from genrm_trio.web.wire.strict import (
+    Raw,
+    decode,
+    decode_texts,
+    is_null,
+    members,
+    missing,
+    not_an_object,
+    read_object,
+)
+
+SEED_FIELDS = frozenset({"resources_session_id", "episode_id", "task_id", "task_data"})
+"""A seed with exactly these members may be a typed one (contract 3.2)."""
+
+
+class _Exact(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EpisodeBody(_Exact):
+    """An episode as JSON (contract 2)."""
+
+    rollout_id: StrictStr
+    attempt: StrictInt = Field(default=0, ge=0)
+
+    def read(self) -> EpisodeId:
+        """The episode; raises ValueError when its rollout id cannot stand in a capture key."""
+        if not CAPTURE_KEY.fullmatch(self.rollout_id):
+            raise ValueError(f"rollout_id {self.rollout_id[:80]!r} must match {CAPTURE_KEY.pattern}")
+        return EpisodeId(self.rollout_id, self.attempt)
+
+
+class _TaskBody(_Exact):
+    taskset: StrictStr
+    task_id: StrictStr
+
+
+class _SeedBody(_Exact):
+    resources_session_id: StrictStr = Field(min_length=1)
+    episode_id: EpisodeBody
+    task_id: _TaskBody
+    task_data: dict[str, Any]
+
+
+class _CloseBody(_Exact):
+    resources_session_id: StrictStr
+    episode_id: EpisodeBody
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A seed: untyped ones name nothing, typed ones their session and episode."""
+
+    session_id: str | None = None
+    episode: EpisodeId | None = None
+
+    @property
+    def typed(self) -> bool:
+        """Whether an environment server made it."""
+        return self.session_id is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A close; it acts on the cookie's session, and these are only echoed."""
+
+    session_id: str
+    episode: EpisodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A `/compare`: the conversation as decoded items, and the texts of each response in request order."""
+
+    conversation: list[Any]
+    answers: tuple[AnswerText, ...]
+    principle: str | None
+    rubric_ids: tuple[int, ...] | None
+
+
+def read_seed(body: bytes) -> Seed:
+    """Read a seed: any JSON object. What is not exactly a typed seed is an untyped one. Raises InvalidBody."""
+    found = read_object(body)
+    if found.keys() != SEED_FIELDS or not _is_object(found["task_data"]):
+        return Seed()
+    try:
+        value = {name: decode(raw) for name, raw in found.items() if name != "task_data"}
+        seed = _SeedBody.model_validate({**value, "task_data": {}})
+        return Seed(seed.resources_session_id, seed.episode_id.read())
+    except (ValueError, InvalidBody):  # a ValidationError is a ValueError
+        return Seed()
+
+
+def read_close(body: bytes) -> Close:
+    """Read a close; raises InvalidBody."""
+    value = {name: decode(raw) for name, raw in read_object(body).items()}
+    try:
+        close = _CloseBody.model_validate(value)
+    except ValidationError as error:
+        raise InvalidBody(*problems_of(error)) from None
+    try:
+        return Close(close.resources_session_id, close.episode_id.read())
+    except ValueError as error:
+        loc = ("body", "episode_id", "rollout_id")
+        raise InvalidBody(Problem("value_error", loc, str(error), close.episode_id.rollout_id)) from None
+
+
+def problems_of(error: ValidationError, *, loc: tuple[str | int, ...] = ("body",)) -> list[Problem]:
+    """Pydantic's mistakes as ours."""
+    entries = error.errors(include_url=False, include_context=False)
+    return [Problem(e["type"], (*loc, *e["loc"]), e["msg"], e["input"]) for e in entries]
+
+
+def read_compare(body: bytes) -> Compare:
+    """Read a `/compare` body; raises InvalidBody."""
+    reader = FieldReader(read_object(body))
+    conversation = _conversation(reader)
+    answers = _answers(reader)
+    principle = reader.text("principle")
+    rubric_ids = reader.integers("expected_rubric_ids")
+    reader.check()
+    return Compare(conversation, answers, principle, rubric_ids)
+
+
+def read_aggregate(body: bytes) -> list[dict[str, Any]]:
+    """Read the rows of `/aggregate_metrics`; raises InvalidBody."""
+    reader = FieldReader(read_object(body))
+    rows = _list(reader, "verify_responses")
+    for at, row in enumerate(rows):
+        if not isinstance(row, dict):
+            reader.problems.append(not_an_object(("body", "verify_responses", at), row))
+    reader.check()
+    return rows
+
+
+def _is_object(raw: Raw) -> bool:
+    return bytes(raw[:1]) == b"{"
+
+
+def _list(reader: FieldReader, name: str) -> list[Any]:
+    """A required list, decoded; empty when it is wrong."""
+    raw = reader.members.get(name)
+    if raw is None:
+        reader.problems.append(missing(("body", name)))
+        return []
+    value = decode(raw)
+    if isinstance(value, list):
+        return value
+    reader.note("list_type", name, "Input should be a valid list", value)
+    return []
+
+
+def _conversation(reader: FieldReader) -> list[Any]:
+    turns = _list(reader, "conversation_history")
+    for at, turn in enumerate(turns):
+        loc = ("body", "conversation_history", at)
+        if not isinstance(turn, dict):
+            reader.problems.append(not_an_object(loc, turn))
+            continue
+        for name, value in turn.items():
+            if not isinstance(value, str):
+                reader.problems.append(Problem("string_type", (*loc, name), "Input should be a valid string", value))
+    return turns
+
+
+_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_RAW_ITEMS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+def _answers(reader: FieldReader) -> tuple[AnswerText, ...]:
+    """The texts of the responses; their token arrays are never decoded, unless msgspec cannot read them."""
+    raw = reader.members.get("response_objs")
+    try:
+        responses = [memoryview(item) for item in _RAW_LIST.decode(raw if raw is not None else b"")]
+    except (msgspec.DecodeError, RecursionError):
+        return _answers_slowly(reader)
+    answers = []
+    for at, response in enumerate(responses):
+        inside = members(response)
+        if inside is None:
+            reader.problems.append(not_an_object(("body", "response_objs", at), decode_texts(response)))
+            continue
+        answers.append(read_output(_texts_only(inside["output"]) if not is_null(inside.get("output")) else None))
+    return tuple(answers)
+
+
+def _texts_only(output: Raw) -> object:
+    try:
+        items = _RAW_ITEMS.decode(output)
+    except (msgspec.DecodeError, RecursionError):
+        return decode_texts(output)
+    wanted = ("type", "summary", "content")
+    return [{name: decode_texts(memoryview(item[name])) for name in wanted if name in item} for item in items]
+
+
+def _answers_slowly(reader: FieldReader) -> tuple[AnswerText, ...]:
+    answers = []
+    for at, response in enumerate(_list(reader, "response_objs")):
+        if isinstance(response, dict):
+            answers.append(read_output(response.get("output")))
+        else:
+            reader.problems.append(not_an_object(("body", "response_objs", at), response))
+    return tuple(answers)

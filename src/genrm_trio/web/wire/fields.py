@@ -1,0 +1,84 @@
+"""Small fields of a request: each read strictly, each mistake noted with its place, in the order of the contract.
+
+A reader that meets a mistake notes a Problem and returns the value of an omitted field.
+"""
+
+from collections.abc import Mapping
+
+from genrm_trio.web.errors import InvalidBody, Problem
+from genrm_trio.web.wire.strict import Raw, decode, is_null
+
+MAX_INTEGER_DIGITS = 640
+"""Longer integers name no index, attempt or id."""
+
+
+class FieldReader:
+    """Reads the members of one object at `loc`, and collects what is wrong with them."""
+
+    def __init__(self, members: Mapping[str, Raw], loc: tuple[str | int, ...] = ("body",)) -> None:
+        self.members = members
+        self.loc = loc
+        self.problems: list[Problem] = []
+
+    def note(self, type_: str, name: str, msg: str, value: object = None) -> None:
+        """Note one mistake of the member `name`."""
+        self.problems.append(Problem(type_, (*self.loc, name), msg, value))
+
+    def check(self) -> None:
+        """Raise InvalidBody when any mistake was noted."""
+        if self.problems:
+            raise InvalidBody(*self.problems)
+
+    def pick(self, name: str, alias: str | None = None) -> tuple[str, Raw | None]:
+        """The member under its own name, or else under its alias; null counts as omitted."""
+        for key in (name, alias):
+            if key is not None and not is_null(self.members.get(key)):
+                return key, self.members[key]
+        return name, None
+
+    def text(self, name: str, alias: str | None = None) -> str | None:
+        """A string, or None."""
+        key, raw = self.pick(name, alias)
+        if raw is None:
+            return None
+        if bytes(raw[:1]) != b'"':
+            self.note("string_type", key, "Input should be a valid string", decode(raw))
+            return None
+        return str(decode(raw))
+
+    def integer(self, name: str, alias: str | None = None) -> int | None:
+        """An integer, or None: no boolean, no float, no numeric string (contract 5.1)."""
+        key, raw = self.pick(name, alias)
+        if raw is None:
+            return None
+        found = integer(bytes(raw))
+        if found is None:
+            self.note("int_type", key, "Input should be a valid integer", _short(raw))
+        return found
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """A list of integers as a sorted tuple without repeats, or None."""
+        key, raw = self.pick(name)
+        if raw is None:
+            return None
+        value = decode(raw)
+        if not isinstance(value, list):
+            self.note("list_type", key, "Input should be a valid list", value)
+            return None
+        wrong = [at for at, item in enumerate(value) if type(item) is not int]
+        for at in wrong:
+            self.problems.append(
+                Problem("int_type", (*self.loc, key, at), "Input should be a valid integer", value[at])
+            )
+        return None if wrong else tuple(sorted(set(value)))
+
+
+def integer(text: bytes) -> int | None:
+    """The integer that a JSON number spells as one; None for anything else."""
+    digits = text.removeprefix(b"-")
+    return int(text) if digits.isdigit() and len(digits) <= MAX_INTEGER_DIGITS else None
+
+
+def _short(raw: Raw) -> object:
+    """A wrong value for an error: decoded when it is small, else the start of its text."""
+    return decode(raw) if len(raw) <= 200 else bytes(raw[:200]).decode("utf-8", "replace")
