@@ -1,0 +1,36 @@
+"""The rollout prefix: taken off a raw path when it is one, and nothing else."""
+
+import pytest
+
+from genrm_trio.core.identity import EpisodeId
+from genrm_trio.web.prefix import split_prefix
+
+
+@pytest.mark.parametrize(
+    ("path", "episode", "rest"),
+    [
+        (b"/ng-rollout/0-3/verify", EpisodeId("0-3"), b"/verify"),
+        (b"/ng-rollout/r-a2/verify", EpisodeId("r", 2), b"/verify"),
+        (b"/ng-rollout/r-a0/verify", EpisodeId("r-a0"), b"/verify"),
+        (b"/ng-rollout/r-a01/seed_session", EpisodeId("r-a01"), b"/seed_session"),
+        (b"/ng-rollout/r._-x/", EpisodeId("r._-x"), b"/"),
+        (b"/ng-rollout/r/ng-rollout/s/verify", EpisodeId("r"), b"/ng-rollout/s/verify"),
+        (b"/ng-rollout/r//verify", EpisodeId("r"), b"//verify"),
+        (b"/ng-rollout/r/%76erify", EpisodeId("r"), b"/%76erify"),
+    ],
+)
+def test_a_prefix(path: bytes, episode: EpisodeId, rest: bytes) -> None:
+    assert split_prefix(path) == (episode, rest)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(b"/verify", b"/", b"/ng-rollout", b"/ng-rollout/", b"/ng-rollout/r", b"/ng-rollout//verify"),
+        *(b"/ng-rollout/-r/verify", b"/ng-rollout/.r/verify", b"/ng-rollout/a b/verify", b"/ng-rollout/a%20b/verify"),
+        *(b"/ng-rollout/r\xc3\xa9/verify", b"/ng-rollout/r\n/verify", b"/x/ng-rollout/r/verify"),
+        *(b"/NG-ROLLOUT/r/verify", b"/ng-rollout/r-a1-a2/verify"),
+    ],
+)
+def test_what_does_not_match_is_routed_as_it_is(path: bytes) -> None:
+    assert split_prefix(path) == (None, path)
