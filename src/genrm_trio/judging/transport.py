@@ -5,16 +5,14 @@ in `panel`. Here is the only loop. Every wait in it ends: free retries with the 
 the evaluation deadline, budgeted retries with the budget.
 """
 
-import json
 import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import httpx2
-import msgspec
 import trio
 
 from genrm_trio.judging import faults
@@ -30,6 +28,8 @@ from genrm_trio.judging.judge import (
     Unobserved,
     Usage,
 )
+from genrm_trio.judging.lenient import decode_json
+from genrm_trio.judging.offload import off_loop
 from genrm_trio.judging.panel import Panel
 from genrm_trio.judging.slots import Ticket
 from genrm_trio.judging.verdict import Verdict, VerdictRules, read_rubric, read_verdict
@@ -46,10 +46,6 @@ LONGEST_TOLD_WAITS_S: Final = 86400.0
 """All told waits of one comparison together, for a caller without a deadline."""
 TEXT_CHARS: Final = 1000
 """How much of an error and of a reply an error text carries (contract 7.5)."""
-OFF_LOOP_SIZE: Final = 65536
-"""Replies of more bytes, and answers of more characters, are read in a thread, off the event loop."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +219,7 @@ class _Comparison:
             self._tokens = (before[0] + said.tokens[0], before[1] + said.tokens[1])
         if said.fault is not None:
             return said.fault
-        overall, rubric = await _off_loop(len(said.text), partial(self._read_verdicts, said.text))
+        overall, rubric = await off_loop(len(said.text), partial(self._read_verdicts, said.text))
         self._text, self._overall = said.text, overall
         if (overall if self._ask.rubric_ids is None else rubric) is not None:
             return self._answered(overall, rubric)
@@ -305,7 +301,7 @@ class _Comparison:
                 reply = await endpoint.post(
                     self._judge.dialect.path, question.content, limit=self._judge.rules.max_reply_bytes
                 )
-                said = await _off_loop(len(reply.body), partial(self._hear, endpoint, reply))
+                said = await off_loop(len(reply.body), partial(self._hear, endpoint, reply))
             except httpx2.HTTPError as error:
                 said = Said(fault=faults.from_exception(error))
             refused = self._judge.dialect.refused(question, said.fault) if said.fault else frozenset()
@@ -359,22 +355,3 @@ class _Comparison:
             f"{clean(fault.detail)[:TEXT_CHARS]}"
         )
         return f"{text}; reply: {clean(fault.body)[:TEXT_CHARS]}" if fault.body else text
-
-
-def decode_json(body: bytes) -> Any:
-    """Decode a reply. NaN, lone surrogates and invalid UTF-8 are taken as they come; raises ValueError."""
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, ValueError):
-        pass  # the strict and quick way; the patient one decides
-    try:
-        return json.loads(body.decode("utf-8-sig", "replace"), strict=False)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-async def _off_loop(size: int, work: Callable[[], T]) -> T:
-    """Do `work`, in a thread when what it reads is large, so that the loop goes on."""
-    if size <= OFF_LOOP_SIZE:
-        return work()
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
