@@ -1,20 +1,18 @@
 """What the checkpoint tests share: records, Hypothesis strategies for them, and a write and a read in one line."""
 
 import json
-from collections.abc import Generator, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
 from genrm_trio.checkpoints.folders import Folder
 from genrm_trio.checkpoints.manifest import Manifest
 from genrm_trio.checkpoints.records import Record
-from genrm_trio.checkpoints.steps import Checkpoint, read_steps, write_steps
+from genrm_trio.checkpoints.steps import Checkpoint, finish, read_steps, write_steps
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.outcome import JSON
 
 INSTANCE = "genrm_compare"
-T = TypeVar("T")
 
 
 def record(n: int, state: JSON = None, attempt: int = 0) -> Record:
@@ -24,16 +22,6 @@ def record(n: int, state: JSON = None, attempt: int = 0) -> Record:
 
 def records(count: int) -> list[Record]:
     return [record(n) for n in range(count)]
-
-
-def finish(steps: Generator[object, None, T]) -> T:
-    """Run steps to their end."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def write(folder: Folder, content: Iterable[Record], checkpoint_id: str = "ck-1") -> Manifest:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from genrm_trio.checkpoints.errors import CheckpointStateError
 from genrm_trio.checkpoints.folders import (
@@ -41,6 +41,9 @@ from genrm_trio.checkpoints.records import (
     encode_slices,
 )
 from genrm_trio.core.identity import EpisodeId
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 MAX_RECORDS = 1_048_576
 """Most records of one checkpoint: sixteen times the largest that was measured."""
@@ -69,6 +72,19 @@ class Checkpoint:
 
 Write: TypeAlias = "Generator[Stage, None, Manifest]"
 Read: TypeAlias = "Generator[None, None, Checkpoint]"
+
+
+def finish(steps: Generator[S, None, T], before_next: Callable[[S], None] | None = None) -> T:
+    """Make all steps and return what they come to; whatever `before_next` raises closes them."""
+    with closing(steps):
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if before_next is not None:
+                before_next(step)
 
 
 # -- writing -------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from genrm_trio.checkpoints.folders import Folder
 from genrm_trio.checkpoints.manifest import Manifest, check_instance
 from genrm_trio.checkpoints.memory import MemoryFolder
 from genrm_trio.checkpoints.records import Record
-from genrm_trio.checkpoints.steps import Checkpoint, Stage, read_steps, write_steps
+from genrm_trio.checkpoints.steps import Checkpoint, Stage, finish, read_steps, write_steps
 from genrm_trio.core.identity import EpisodeId
 
 MAX_STORE_THREADS = 8
@@ -72,7 +72,7 @@ class FileStore:
         def work() -> Manifest:
             with wanted, _told(checkpoint_dir), closing(self._open(checkpoint_dir, create=True)) as folder:
                 steps = write_steps(folder, instance=self._instance, checkpoint_id=checkpoint_id, records=records)
-                return _run(steps, lambda stage: wanted.enter(publishing=stage is Stage.PUBLISHING))
+                return finish(steps, lambda stage: wanted.enter(publishing=stage is Stage.PUBLISHING))
 
         return await self._in_thread(work, wanted)
 
@@ -83,7 +83,7 @@ class FileStore:
         def work() -> Checkpoint:
             with wanted, _told(checkpoint_dir), closing(self._open(checkpoint_dir, create=False)) as folder:
                 steps = read_steps(folder, instance=self._instance, scope=scope)
-                return _run(steps, lambda _: wanted.enter(publishing=False))
+                return finish(steps, lambda _: wanted.enter(publishing=False))
 
         with collector_paused():
             return await self._in_thread(work, wanted)
@@ -199,20 +199,8 @@ class _Wanted:
             self._token.run_sync_soon(self.over.set)
 
 
-def _run(steps: Generator[S, None, T], before_next: Callable[[S], None]) -> T:
-    """Make all steps; whatever `before_next` raises closes them."""
-    with closing(steps):
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            before_next(step)
-
-
 async def _run_async(steps: Generator[S, None, T], before_next: Callable[[S], Awaitable[None]]) -> T:
-    """As `_run`, in a task."""
+    """As `finish`, in a task."""
     with closing(steps):
         while True:
             try:
