@@ -321,7 +321,7 @@ async def worst_stretch_of(store: FileStore, folder: str, content: list[Record])
 async def test_the_event_loop_goes_on_while_a_large_checkpoint_is_written_and_read(tmp_path: Path) -> None:
     content = list(members(65_536))
     gc.collect()
-    worst = []
+    worst: list[float] = []
     # What we do to the event loop we do each time; a busy machine does not.
     while not worst or (min(worst) > 0.05 and len(worst) < 4):
         worst.append(await worst_stretch_of(FileStore(INSTANCE), str(tmp_path / str(len(worst))), content))
