@@ -35,6 +35,10 @@ format: setup ## let ruff fix and format everything
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+.PHONY: demo
+demo: setup ## play real cohorts against the real server with a recorded judge, under a minute
+	@$(BIN)/genrm-trio demo
+
 .PHONY: lock
 lock: ## pin the newest allowed versions anew into requirements.lock
 	@sh tools/lock.sh

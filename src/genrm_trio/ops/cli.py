@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
-from genrm_trio.ops.complaints import StartupError
+from genrm_trio.ops.complaints import OperationFailed, StartupError
 from genrm_trio.ops.sources import Loaded, load, shown
 
 USAGE_ERROR = 2
+FAILED = 1
 
 app = typer.Typer(
     name="genrm-trio",
@@ -52,6 +53,17 @@ def compare(
     sys.exit(compare_files(loaded.settings, source, output))
 
 
+@app.command("demo")
+def run_demo(
+    seed: Annotated[int, typer.Option(help="Replays one schedule of arrivals.")] = 0,
+    cohorts: Annotated[int | None, typer.Option(min=1, help="How many of the example's cohorts to play.")] = None,
+) -> None:
+    """Play real cohorts against the real server with the recorded judge, and show what came of it."""
+    from genrm_trio.ops.demo import demo  # noqa: PLC0415 - other commands start faster without it
+
+    demo(seed=seed, limit=cohorts)
+
+
 def announce(loaded: Loaded) -> None:
     """Say loudly when no judge was configured and the recorded one stands in."""
     if loaded.is_example:
@@ -64,14 +76,16 @@ def announce(loaded: Loaded) -> None:
 
 def main() -> None:
     """Run the command that the arguments name."""
-    said: list[str] = []
+    stopped: list[tuple[BaseException, int]] = []
     try:
         app()
     except* StartupError as group:
-        said = [str(error) for error in leaves(group)]
-    if said:
-        typer.echo(f"genrm-trio: {said[0]}", err=True)
-        sys.exit(USAGE_ERROR)
+        stopped += [(error, USAGE_ERROR) for error in leaves(group)]
+    except* OperationFailed as group:
+        stopped += [(error, FAILED) for error in leaves(group)]
+    for error, code in stopped[:1]:
+        typer.echo(f"genrm-trio: {error}", err=True)
+        sys.exit(code)
 
 
 def leaves(error: BaseException) -> list[BaseException]:

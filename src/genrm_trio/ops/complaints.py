@@ -22,6 +22,10 @@ class StartupError(Exception):
     """The configuration cannot be used; the text says why, in one message for the person who starts us."""
 
 
+class OperationFailed(Exception):
+    """A command that could start did not succeed; the text says why, for the person who ran it. Exit code 1."""
+
+
 def one_message(origin: str, problems: list[str]) -> str:
     """Join what is wrong into one message."""
     if len(problems) == 1:

@@ -13,6 +13,7 @@ from typing import Final
 import httpx2
 import trio
 
+from genrm_trio.ops.complaints import OperationFailed
 from genrm_trio.ops.rows import Row, verify_body
 
 SPREAD_S: Final = 0.5
@@ -21,7 +22,7 @@ DROP_AFTER_S: Final = 0.2
 """How long the rollout that loses its connection waits before it does."""
 
 
-class PlayError(Exception):
+class PlayError(OperationFailed):
     """The server did something that a trainer cannot use; the text says what."""
 
 
