@@ -1,7 +1,7 @@
 """Several endpoints that judge: which one is asked next, and which one rests (contract 14.9, weights and health).
 
 Only the choice lives here: `pick` and the reports that steer it. A panel of one is an ordinary judge. The panel never
-waits and never refuses: when every endpoint rests, the one that has rested longest is asked.
+waits and never refuses: when every endpoint rests, the one that was asked longest ago is asked.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,6 +26,7 @@ class _Seat:
     endpoint: Endpoint
     in_flight: int = 0
     served: int = 0
+    asked: int = 0  # the number of the panel's call that came here last
     faults_in_a_row: int = 0
     rests_until: float = -float("inf")  # because it failed; ends at its next answer
     throttled_until: float = -float("inf")  # because it asked for that much patience
@@ -39,7 +40,11 @@ class _Seat:
     def load(self) -> tuple[float, float]:
         """Return the sort key among endpoints that are well: calls in flight, then calls ever, by weight."""
         weight = self.endpoint.weight
-        return ((self.in_flight + 1) / weight, self.served / weight)
+        return (self.in_flight / weight, self.served / weight)
+
+    def patience(self, now: float) -> tuple[float, int]:
+        """Return the sort key when all rest: who asked for the least patience, then who was asked longest ago."""
+        return (max(0.0, self.throttled_until - now), self.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Panel:
         if not endpoints:
             raise ValueError("a panel needs an endpoint")
         self._seats = {endpoint: _Seat(endpoint) for endpoint in endpoints}
+        self._calls = 0
         if len({endpoint.label for endpoint in endpoints}) != len(endpoints):
             raise ValueError("an endpoint occurs twice in the panel")
 
@@ -77,7 +83,7 @@ class Panel:
         if well:
             return min(well, key=_Seat.load).endpoint
         unshunned = [seat for seat in seats if seat.endpoint not in shun]
-        return min(unshunned or seats, key=lambda s: max(s.rests_until, s.throttled_until)).endpoint
+        return min(unshunned or seats, key=lambda seat: seat.patience(now)).endpoint
 
     def has_well(self, *, dead: Collection[Endpoint] = (), shun: Collection[Endpoint] = ()) -> bool:
         """Tell whether somebody who is neither dead, shunned nor resting can be asked at once."""
@@ -101,6 +107,8 @@ class Panel:
     def using(self, endpoint: Endpoint) -> Iterator[None]:
         """Count a call in flight."""
         seat = self._seats[endpoint]
+        self._calls += 1
+        seat.asked = self._calls
         seat.in_flight += 1
         try:
             yield
