@@ -16,6 +16,7 @@ from genrm_trio.ops import assembly
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.settings import LimitSettings, Settings
 from genrm_trio.ops.sources import example_rows
+from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.serving.limits import ServingLimits
 
 JUDGE: dict[str, object] = {"base_url": "http://judge:1"}
@@ -98,6 +99,20 @@ def test_checkpoints_and_a_baseline_change_what_the_state_keeps() -> None:
     )
     assert limits.record_sessions
     assert limits.fixed_baseline
+
+
+def test_the_web_room_gets_its_secrets_in_clear_and_never_an_empty_one() -> None:
+    given = settings(
+        name="my_genrm",
+        session_secret="s",
+        data_auth_token="d",
+        close_follows_header="x-c",
+        checkpoint={"enabled": True, "control_auth_token": "c"},
+    )
+    assert assembly.web_policy(given) == WebPolicy("my_genrm", "s", "x-c", "d", True, "c")
+    first, second = assembly.web_policy(settings()), assembly.web_policy(settings())
+    assert first.session_secret != second.session_secret
+    assert first.data_auth_token is None
 
 
 async def test_judges_are_made_of_their_addresses() -> None:

@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 import yaml
+from tests.checkpoints.material import INSTANCE, write
 
+from genrm_trio.checkpoints.disk import open_folder
+from genrm_trio.checkpoints.records import Record
+from genrm_trio.core.identity import EpisodeId
 from genrm_trio.ops.agreement import agreement
 from genrm_trio.ops.rows import read_rows
 from genrm_trio.ops.sources import example_rows
@@ -86,3 +90,26 @@ def test_compare_judges_the_shipped_example(tmp_path: Path) -> None:
     assert agreement(rewards, scores).kendall > 0.9
     again = run("compare", str(example_rows()), str(output))
     assert "0 groups judged, 8 known before, 0 failed" in again.stderr
+
+
+def test_inspect_shows_a_checkpoint_and_fails_on_damage(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path / "gym" / "resources" / INSTANCE, create=True)
+    write(folder, [Record(EpisodeId("r"), "s", {})])
+    folder.close()
+    done = run("inspect", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert "matches" in done.stdout
+    assert "DAMAGED" not in done.stdout
+
+    (records,) = (tmp_path / "gym" / "resources" / INSTANCE).glob("records-*")
+    records.write_bytes(records.read_bytes().replace(b'"s"', b'"t"'))
+    done = run("inspect", str(tmp_path))
+    assert done.returncode == 1
+    assert "DOES NOT MATCH" in done.stdout
+    assert "DAMAGED" in done.stdout
+
+
+def test_inspect_says_when_there_is_nothing(tmp_path: Path) -> None:
+    done = run("inspect", str(tmp_path))
+    assert done.returncode == 1
+    assert "there is no checkpoint here" in done.stdout

@@ -5,9 +5,12 @@ Every translation of a setting into another room's word stands here once. What c
 """
 
 import random
+import secrets
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import SecretStr
 
 from genrm_trio.core.state import Limits
 from genrm_trio.judging.chat import Chat
@@ -25,6 +28,7 @@ from genrm_trio.judging.verdict import VerdictRules
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.settings import JudgeEndpoint, JudgeSettings, Settings
 from genrm_trio.runtime.server import Policy
+from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.serving.limits import ServingLimits
 
 T = TypeVar("T")
@@ -80,6 +84,18 @@ def policy(settings: Settings) -> Policy:
 def serving_limits(settings: Settings) -> ServingLimits:
     """Return the bounds of connections and requests."""
     return _by_name(ServingLimits, settings, settings.limits)
+
+
+def web_policy(settings: Settings) -> WebPolicy:
+    """Return the settings of the HTTP surface. Without a secret of its own a process signs with a random one."""
+    return WebPolicy(
+        name=settings.name,
+        session_secret=_clear(settings.session_secret) or secrets.token_urlsafe(),
+        close_follows_header=settings.close_follows_header,
+        data_auth_token=_clear(settings.data_auth_token),
+        checkpoints=settings.checkpoint.enabled,
+        control_auth_token=_clear(settings.checkpoint.control_auth_token),
+    )
 
 
 def transport_rules(settings: Settings) -> TransportRules:
@@ -149,5 +165,9 @@ def _addresses(judge: JudgeSettings) -> list[JudgeEndpoint]:
 
 
 def _endpoint(at: JudgeEndpoint) -> Endpoint:
-    key = at.api_key.get_secret_value() if at.api_key is not None else None
-    return Endpoint(Address(at.base_url, key, at.model, at.weight))
+    return Endpoint(Address(at.base_url, _clear(at.api_key), at.model, at.weight))
+
+
+def _clear(secret: SecretStr | None) -> str | None:
+    """Return a secret in clear, for whoever signs or compares with it."""
+    return secret.get_secret_value() if secret is not None else None

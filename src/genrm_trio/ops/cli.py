@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from genrm_trio.judging.text import scrub
 from genrm_trio.ops.complaints import OperationFailed, StartupError
 from genrm_trio.ops.sources import Loaded, load, shown
 
@@ -51,6 +52,28 @@ def compare(
     loaded = load(config)
     announce(loaded)
     sys.exit(compare_files(loaded.settings, source, output))
+
+
+@app.command()
+def inspect(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A checkpoint, or one server's part of it.")],
+) -> None:
+    """Show what a checkpoint holds and check its digests; exit code 1 when a restore would refuse it."""
+    from genrm_trio.checkpoints.inspection import inspect_checkpoint  # noqa: PLC0415 - as above
+
+    parts = inspect_checkpoint(directory)
+    for part in parts:
+        for name, value in part.rows():
+            typer.echo(f"{name:>22}  {scrub(value)}")
+        for label, texts in (("DAMAGED", part.damage), ("note", part.notes)):
+            for text in texts:
+                typer.echo(f"{label:>22}  {scrub(text)}")
+        untold = part.damage_count - len(part.damage)
+        if untold > 0:
+            typer.echo(f"{'DAMAGED':>22}  and {untold} more")
+        typer.echo()
+    if any(part.damaged for part in parts):
+        sys.exit(FAILED)
 
 
 @app.command("demo")

@@ -1,0 +1,82 @@
+"""`--trace FILE`: every action of the core as one line, in order, for `genrm-trio trace check`.
+
+A line is a JSON object: `event` is the action's name, then `args` and `reply`. Writing is buffered; `flush` is
+called now and then by a task, and at the end.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+import structlog
+import trio
+
+from genrm_trio.core.trace import Event
+from genrm_trio.ops.complaints import StartupError
+
+BUFFER_BYTES: Final = 1 << 20
+FLUSH_EVERY_S: Final = 1.0
+
+log = structlog.get_logger()
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class TraceFile:
+    """Takes events, and writes them to an open file. A file that fails is given up, and the log says so."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._given_up = False
+
+    def __call__(self, event: Event) -> None:
+        """Write one event; the hook of the Registry."""
+        if not self._given_up:
+            line = _encode({"event": event.name, "args": event.args, "reply": event.reply})
+            with self._giving_up():
+                self._file.write(line.encode("ascii") + b"\n")
+
+    def flush(self) -> None:
+        """Hand to the system what was written so far."""
+        if not self._given_up:
+            with self._giving_up():
+                self._file.flush()
+
+    def close(self) -> None:
+        """Write the rest and close the file."""
+        with self._giving_up():
+            self._file.close()
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """On an error of the file, say so once and write no more."""
+        try:
+            yield
+        except OSError as error:
+            if not self._given_up:
+                log.warning("trace_given_up", text=f"{type(error).__name__}: {error.strerror}")
+            self._given_up = True
+
+    async def keep_flushed(self) -> None:
+        """Flush now and then, for ever: a trace that is looked at while the server runs is not far behind."""
+        while True:
+            await trio.sleep(FLUSH_EVERY_S)
+            self.flush()
+
+
+@contextmanager
+def traced(path: Path | None) -> Iterator[TraceFile | None]:
+    """Open the trace file, if one is wanted; raises StartupError when it cannot be."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("wb", buffering=BUFFER_BYTES)
+    except OSError as error:
+        raise StartupError(f"--trace {path}: {error.strerror}") from error
+    trace = TraceFile(file)
+    try:
+        yield trace
+    finally:
+        trace.close()
