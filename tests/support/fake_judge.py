@@ -10,6 +10,7 @@ import json
 import os
 import re
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -75,6 +76,7 @@ class Reply:
 
 
 Script = Callable[[Call], Reply]
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
 def verdict_text(score_1: float, score_2: float, ranking: float) -> str:
@@ -121,8 +123,9 @@ def in_turn(*replies: Reply, then: Script = better_of) -> Script:
 class FakeJudge:
     """The server; one `running` at a time, again and again on the same port."""
 
-    def __init__(self, script: Script = better_of) -> None:
+    def __init__(self, script: Script = better_of, tls: ssl.SSLContext | None = None) -> None:
         self.script = script
+        self.tls = tls
         self.calls: list[Call] = []
         self.in_flight = 0
         self.most_in_flight = 0
@@ -133,7 +136,7 @@ class FakeJudge:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     @asynccontextmanager
     async def running(self, port: int | None = None) -> AsyncIterator["FakeJudge"]:
@@ -158,7 +161,10 @@ class FakeJudge:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def _connection(self, stream: trio.SocketStream) -> None:
+    async def _connection(self, socket_stream: trio.SocketStream) -> None:
+        stream: Stream = socket_stream
+        if self.tls is not None:
+            stream = trio.SSLStream(socket_stream, self.tls, server_side=True, https_compatible=True)
         self.accepted += 1
         self.connections += 1
         connection, wire = self.accepted, h11.Connection(h11.SERVER)
@@ -176,7 +182,7 @@ class FakeJudge:
             with trio.move_on_after(1, shield=True):
                 await stream.aclose()
 
-    async def _one(self, connection: int, wire: h11.Connection, stream: trio.SocketStream) -> bool:
+    async def _one(self, connection: int, wire: h11.Connection, stream: Stream) -> bool:
         """Serve one request; tell whether the connection goes on."""
         request, raw = await _receive(wire, stream)
         if request is None:
@@ -220,12 +226,12 @@ class FakeJudge:
         return Reply(body={**counts, "connections": self.connections})
 
 
-async def _receive(wire: h11.Connection, stream: trio.SocketStream) -> tuple[h11.Request | None, bytes]:
+async def _receive(wire: h11.Connection, stream: Stream) -> tuple[h11.Request | None, bytes]:
     request, parts = None, bytearray()
     while True:
         event = wire.next_event()
         if event is h11.NEED_DATA:
-            wire.receive_data(await stream.receive_some(65536))
+            wire.receive_data(bytes(await stream.receive_some(65536)))
         elif isinstance(event, h11.Request):
             request = event
         elif isinstance(event, h11.Data):
@@ -236,14 +242,14 @@ async def _receive(wire: h11.Connection, stream: trio.SocketStream) -> tuple[h11
             return None, b""
 
 
-async def _leave_on_close(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+async def _leave_on_close(stream: Stream, scope: trio.CancelScope) -> None:
     """End the wait when the client closes: it sends nothing more until it has its reply."""
     with suppress(trio.BrokenResourceError):  # a reset is a close too
         await stream.receive_some(1)
     scope.cancel()
 
 
-async def _send(wire: h11.Connection, stream: trio.SocketStream, reply: Reply, target: str) -> bool:
+async def _send(wire: h11.Connection, stream: Stream, reply: Reply, target: str) -> bool:
     """Send a reply, or break off as it says; tell whether the connection goes on."""
     content = reply.content(target)
     if reply.fault == "garbage":
@@ -265,13 +271,17 @@ async def _send(wire: h11.Connection, stream: trio.SocketStream, reply: Reply, t
     return wire.our_state is h11.DONE and wire.their_state is h11.DONE
 
 
-async def _break_once_read(stream: trio.SocketStream, fault: FaultName) -> bool:
+async def _break_once_read(stream: Stream, fault: FaultName) -> bool:
     """Break when the peer's kernel has what was sent: a reset may otherwise overtake it."""
     unsent = 1
     while unsent:
         await trio.sleep(0.001)
-        unsent = _unsent(stream.socket)
+        unsent = _unsent(_under(stream).socket)
     return _break(stream, fault)
+
+
+def _under(stream: Stream) -> trio.SocketStream:
+    return stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
 
 
 def _unsent(sock: trio.socket.SocketType) -> int:
@@ -287,10 +297,10 @@ def _unsent(sock: trio.socket.SocketType) -> int:
         return 0
 
 
-def _break(stream: trio.SocketStream, fault: FaultName) -> bool:
+def _break(stream: Stream, fault: FaultName) -> bool:
     if fault.startswith("reset"):
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    stream.socket.close()
+        _under(stream).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    _under(stream).socket.close()
     return False
 
 
