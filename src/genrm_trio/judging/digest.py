@@ -32,7 +32,8 @@ SCHEME = "genrm-trio-1"
 the old one kept readable, or members restored from an older checkpoint refuse their own replays."""
 
 LEGACY_SCHEME = "json-ascii-sha256"
-"""A scheme of other servers, only ever read (contract 7.2): numbers as spelled, known fields present as null."""
+"""A scheme of other servers, only ever read (contract 7.2): like ours without the arrays hashed apart, but numbers are
+as spelled (those of the known float fields as floats), and the known top-level fields are present as null."""
 
 KNOWN_SCHEMES = frozenset({SCHEME, LEGACY_SCHEME})
 
@@ -70,11 +71,6 @@ class _Digits(str):
     """An integer too long for Python to convert; its spelling is canonical as it is."""
 
     __slots__ = ()
-
-
-def raw_digest(raw: bytes) -> str:
-    """Return the sha256 hex of the bytes as they are: equal for an exact retry, and nothing more."""
-    return sha256(raw).hexdigest()
 
 
 def response_digest(raw: bytes, scheme: str = SCHEME) -> str:
