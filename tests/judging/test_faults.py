@@ -7,6 +7,7 @@ import errno
 import socket
 import ssl
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -117,3 +118,12 @@ def test_a_date_is_as_far_away_as_it_says(now: int, seconds: int) -> None:
     assert faults.retry_after({"retry-after": told}, now) == seconds
     skewed = {"retry-after": told, "date": formatdate(now, usegmt=True)}
     assert faults.retry_after(skewed, now + 5000.0) == seconds
+
+
+def test_the_operators_table_is_this_one() -> None:
+    text = (Path(__file__).parent.parent.parent / "docs" / "judges.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert rows == [
+        f"| `{kind}` | {rule.meaning} | `{rule.action}` | {'yes' if rule.endpoint else 'no'} |"
+        for kind, rule in RULES.items()
+    ]
