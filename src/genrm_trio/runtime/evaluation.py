@@ -11,14 +11,12 @@ import trio
 from genrm_trio.core.cohort import Member
 from genrm_trio.core.outcome import Rewarded
 from genrm_trio.judging.judge import Answered, Ask, Judge, JudgeError
+from genrm_trio.judging.offload import off_loop
 from genrm_trio.judging.pairs import Planned
 from genrm_trio.judging.scoring import CohortScores, Compared, ScoringFailed, ScoringRules, score_cohort
 from genrm_trio.judging.slots import Ticket
 from genrm_trio.judging.text import AnswerText, Turn
 from genrm_trio.runtime.bell import Bell
-
-INLINE_TEXT = 262_144
-"""Characters of answers up to which scores are computed on the event loop; above, in a thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +178,7 @@ def _compared(planned: Planned, answered: Answered) -> Compared:
 async def scored(
     rules: ScoringRules, answers: Sequence[AnswerText], compared: Sequence[Compared], *, baseline: bool
 ) -> CohortScores | JudgeError:
-    """Score finished comparisons, in a thread when the answers are long."""
+    """Score finished comparisons, in a thread when the answers are long or a model has to be fitted."""
 
     def score() -> CohortScores | JudgeError:
         try:
@@ -188,9 +186,9 @@ async def scored(
         except ScoringFailed as failed:
             return JudgeError(str(failed))
 
-    if sum(len(answer.reasoning) + len(answer.answer) for answer in answers) <= INLINE_TEXT:
-        return score()
-    return await trio.to_thread.run_sync(score)
+    if rules.aggregator_method == "bradley_terry":
+        return await trio.to_thread.run_sync(score, abandon_on_cancel=True)
+    return await off_loop(sum(len(answer.reasoning) + len(answer.answer) for answer in answers), score)
 
 
 async def evaluate(
