@@ -3,6 +3,7 @@
 Values only. How they look on the wire (status, body) is the web room's table.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -42,6 +43,24 @@ RESULT_FIELDS = frozenset(
     }
 )
 """The numbers that a completed member's result stores, by their wire names (contract 5.6)."""
+
+
+def unfit_field(fields: Mapping[str, JSON]) -> str | None:
+    """The first field of a result that is not a finite number, or None. Only the reward must be there and not null."""
+    for name in ("reward", *fields):
+        value = fields.get(name)
+        if not (_is_finite(value) or (value is None and name != "reward")):
+            return name
+    return None
+
+
+def _is_finite(value: JSON) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,20 @@ What is not known is refused: unknown fields, digest schemes, results. `Rebuild`
 that a caller can do it in slices; nothing of it is seen before the Registry puts it in place.
 """
 
-import math
 import re
 
 from genrm_trio.core.cohort import Cohort, Member, Phase
-from genrm_trio.core.identity import EpisodeId, cohort_key_suffix, group_cohort_id
-from genrm_trio.core.outcome import JSON, RESULT_FIELDS, CohortFailed, JudgeFailed, Rewarded
+from genrm_trio.core.identity import EpisodeId, group_cohort_id
+from genrm_trio.core.outcome import JSON, RESULT_FIELDS, CohortFailed, JudgeFailed, Rewarded, unfit_field
 from genrm_trio.core.sessions import Session
 from genrm_trio.core.state import Group, Limits, State, Watermark
 
 DIGEST_SCHEMES = frozenset({"genrm-trio-1", "json-ascii-sha256"})
 """The schemes under which an answer's digest may have been saved (contract 7.2, 14.8)."""
 
-_PROMPT = re.compile(r"(?P<prompt>[0-9a-f]{64})(?::(?P<baseline>[0-9a-f]{64}))?(?::rubrics:(?P<rubrics>\d+(?:,\d+)*))?")
+_PROMPT = re.compile(
+    r"(?P<prompt>[0-9a-f]{64})(?P<suffix>(?P<baseline>:[0-9a-f]{64})?(?P<rubrics>:rubrics:-?[0-9]+(?:,-?[0-9]+)*)?)"
+)
 _COMMON = (
     "group_id",
     "group_attempt",
@@ -28,7 +29,6 @@ _COMMON = (
 )
 _REWARDED = frozenset({*_COMMON, "result"})
 _JUDGE_FAILED = frozenset({*_COMMON, "failure", "failure_kind"})
-_MAX_ATTEMPT = 2**63
 
 
 class StateRefused(Exception):
@@ -142,7 +142,7 @@ class _Saved:
         self.digest = _text(fields, "response_digest")
         self.scheme = _text(fields, "response_digest_scheme")
         self.result = _result(fields["result"]) if "result" in fields else None
-        self.failure = JudgeFailed(_text(fields, "failure")) if "failure" in fields else None
+        self.failure = JudgeFailed(_text(fields, "failure", empty=True)) if "failure" in fields else None
         if self.newest < self.attempt:
             raise _Bad(f"newest_attempt {self.newest} is below group_attempt {self.attempt}")
         if self.index >= limits.cohort_size:
@@ -173,16 +173,16 @@ def _parse(state: JSON, limits: Limits) -> _Saved:
     return _Saved(state, limits)
 
 
-def _text(fields: dict[str, JSON], name: str) -> str:
+def _text(fields: dict[str, JSON], name: str, *, empty: bool = False) -> str:
     value = fields[name]
-    if not isinstance(value, str) or not value:
-        raise _Bad(f"{name} must be a non-empty string")
+    if not isinstance(value, str) or not (value or empty):
+        raise _Bad(f"{name} must be {'a' if empty else 'a non-empty'} string")
     return value
 
 
 def _count(fields: dict[str, JSON], name: str) -> int:
     value = fields[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_ATTEMPT:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise _Bad(f"{name} must be an integer of 0 or more")
     return value
 
@@ -193,12 +193,9 @@ def _result(value: JSON) -> Rewarded:
     unknown = sorted(set(value) - RESULT_FIELDS)
     if unknown:
         raise _Bad(f"result has the unknown field {unknown[0]!r}")
-    for name, number in value.items():
-        wrong = isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number)
-        if wrong and not (number is None and name != "reward"):
-            raise _Bad(f"result field {name!r} must be a finite number")
-    if "reward" not in value:
-        raise _Bad("result has no 'reward'")
+    unfit = unfit_field(value)
+    if unfit is not None:
+        raise _Bad(f"result field {unfit!r} must be a finite number")
     return Rewarded(value)
 
 
@@ -206,10 +203,8 @@ def _suffix(prompt: str, limits: Limits) -> str:
     found = _PROMPT.fullmatch(prompt)
     if found is None:
         raise _Bad("prompt_digest is not a sha256 in hex with the known suffixes")
-    baseline, rubrics = found["baseline"], found["rubrics"]
-    if (baseline is not None) != limits.fixed_baseline:
+    if (found["baseline"] is not None) != limits.fixed_baseline:
         raise _Bad("prompt_digest does not fit the configured comparison_mode")
-    if (rubrics is not None) != limits.rubrics:
+    if (found["rubrics"] is not None) != limits.rubrics:
         raise _Bad("prompt_digest does not fit the configured score_source")
-    ids = tuple(int(i) for i in rubrics.split(",")) if rubrics is not None else None
-    return cohort_key_suffix(baseline_sha256=baseline, rubric_ids=ids)
+    return found["suffix"]

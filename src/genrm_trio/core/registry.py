@@ -21,6 +21,7 @@ from genrm_trio.core.outcome import (
     SubmitReply,
     Told,
     Waits,
+    unfit_field,
 )
 from genrm_trio.core.record import Rebuild, session_state
 from genrm_trio.core.sessions import Session
@@ -230,12 +231,17 @@ class Registry(State):
     def judged(self, now: float, key: str, results: Sequence[Rewarded]) -> None:
         """The verdict is there: one result per member, in the order of rollout index. It waits to be published.
 
-        Raises ValueError when the number of results differs from the number of members.
+        Raises ValueError when the number of results differs from the number of members, or a number is not finite:
+        what a restore would refuse never gets in.
         """
         cohort = self._cohort(key)
         members = cohort.by_index
         if len(results) != len(members):
             raise ValueError(f"{len(results)} results for {len(members)} members of cohort {key!r}")
+        for result in results:
+            unfit = unfit_field(result.fields)
+            if unfit is not None:
+                raise ValueError(f"{unfit} {result.fields.get(unfit)!r} of cohort {key!r} is not a finite number")
         cohort.step("judged")
         for member, result in zip(members, results, strict=True):
             member.result = result
@@ -545,7 +551,7 @@ class Registry(State):
         gone = [s for s in self.sessions if s.restored and not s.claimed and s.episode not in scope]
         for session in gone:
             self._release(session)
-            self.sessions.remove(session)
+            self._end(session)
         ids = [session.session_id for session in gone]
         self._emit("DeleteRestored", list(ids), scope=[episode.key for episode in scope])
         return ids
