@@ -4,13 +4,11 @@ The application gets the whole body at once and never a disconnect message: when
 runs the application is cancelled. So nothing can end a request after its last body part was handed over.
 """
 
-import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import h11
-import structlog
 import trio
 from hypercorn.config import Config
 from hypercorn.protocol import events
@@ -26,9 +24,8 @@ from hypercorn.typing import (
 )
 
 from genrm_trio.web import errors
+from genrm_trio.web.reports import report
 from genrm_trio.web.serving.peer import Outgoing, Peer, PeerGone
-
-log = structlog.get_logger(__name__)
 
 STREAM_ID = 1
 FLUSH_BYTES = 64 * 1024
@@ -86,7 +83,7 @@ class Exchange:
             except* Exception as group:  # noqa: BLE001 - whatever it is, it is this request's alone
                 await self._failed(group)
             if not self.started:
-                await self._answer(errors.unhandled(RuntimeError("the application gave no answer")))
+                await self._answer(errors.cancelled())
 
     # -- towards the application -----------------------------------------------------------------------
 
@@ -116,7 +113,7 @@ class Exchange:
 
     async def _failed(self, group: BaseExceptionGroup[Exception]) -> None:
         error = _only(group)
-        log.error("request failed", error=repr(error), trace="".join(traceback.format_exception(error)))
+        report("request failed outside its handler", error, path=self._asgi_scope["path"])
         if not self.started:
             await self._answer(errors.unhandled(error))
 

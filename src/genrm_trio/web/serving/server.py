@@ -4,19 +4,16 @@ One task per connection in a nursery that the caller owns; an error in one is lo
 alone. Errors in the server's own tasks are raised to the caller.
 """
 
-import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import structlog
 import trio
 
 from genrm_trio.web import errors
+from genrm_trio.web.reports import report
 from genrm_trio.web.serving.connection import Connection
 from genrm_trio.web.serving.exchange import Application, Exchange, hypercorn_config
 from genrm_trio.web.serving.limits import ServingLimits, reads_only
-
-log = structlog.get_logger(__name__)
 
 TURN_AWAY_S = 1.0
 """How long a connection above every bound may take to accept its one answer."""
@@ -82,7 +79,7 @@ class Server:
 
     def _guarded(self, group: BaseExceptionGroup[Exception]) -> None:
         self.counts.guarded += 1
-        log.error("connection failed", trace="".join(traceback.format_exception(group)))
+        report("connection failed", group)
 
     async def _serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         open_now = len(self.connections)

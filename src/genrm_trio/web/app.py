@@ -1,0 +1,219 @@
+"""The application: which handler answers which route, who may ask, who has to wait, and what an error becomes.
+
+Layers as in contract 1, outermost first: the server cancels on disconnect; Front takes the prefix and the cookie;
+Quart routes; then come the bearer token, admission, and the handler under a guard. Lifespan and `app.nursery` of
+Quart-Trio are not used: nothing may run where its crash is swallowed.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, cast
+
+import trio
+from hypercorn.typing import ASGIReceiveEvent, HTTPScope
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+
+from genrm_trio.runtime.gate import Closing, Kind, Stale
+from genrm_trio.runtime.server import Server
+from genrm_trio.web import errors
+from genrm_trio.web.cookies import SessionCookies
+from genrm_trio.web.errors import InvalidBody, Reply
+from genrm_trio.web.policy import WebPolicy
+from genrm_trio.web.prefix import split_prefix
+from genrm_trio.web.reports import report
+from genrm_trio.web.routes import DataRoutes, ok
+from genrm_trio.web.serving import Server as HttpServer
+from genrm_trio.web.serving import ServingLimits, serve
+from genrm_trio.web.serving.exchange import Application
+from genrm_trio.web.serving.server import Served
+from genrm_trio.web.visits import VISIT, Front, Visit
+
+Handler: TypeAlias = Callable[[Visit], Awaitable[Reply]]
+
+HEALTH_PATHS = ("/", "/health", "/healthz", "/livez", "/readyz")
+CONTROL_PATH = "/ng-control/"
+READING_METHODS = frozenset({"GET", "HEAD"})
+
+
+class WebApp:
+    """The ASGI application of one runtime server.
+
+    `metrics` gives the exposition and its media type for `GET /metrics`; without it there is no such route.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        policy: WebPolicy,
+        *,
+        metrics: Callable[[], tuple[bytes, str]] | None = None,
+    ) -> None:
+        self._server = server
+        self._policy = policy
+        self._metrics = metrics
+        self._data = DataRoutes(server, policy)
+        self.draining = False
+        self._quart = _bare_quart()
+        self._add_routes()
+        self._front = Front(cast("Application", self._quart), SessionCookies(policy.name, policy.session_secret))
+
+    async def __call__(
+        self,
+        scope: HTTPScope,
+        receive: Callable[[], Awaitable[ASGIReceiveEvent]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        """Serve one request."""
+        await self._front(scope, receive, send)
+
+    @staticmethod
+    def essential(method: str, path: bytes) -> bool:
+        """What is served at the connection bound and while draining: requests that only read, and control calls."""
+        return method in READING_METHODS or split_prefix(path)[1].startswith(CONTROL_PATH.encode("ascii"))
+
+    # -- routes ----------------------------------------------------------------------------------------
+
+    def _add_routes(self) -> None:
+        data: dict[str, tuple[Kind, Handler]] = {
+            "/verify": ("verify", self._data.verify),
+            "/seed_session": ("seed", self._data.seed_session),
+            "/close_session": ("close", self._data.close_session),
+            "/compare": ("plain", self._data.compare),
+            "/aggregate_metrics": ("plain", self._data.aggregate),
+            "/sandbox_access": ("tool", self._data.sandbox_access),
+        }
+        for path, (kind, handler) in data.items():
+            self._add("POST", path, self._admitted(kind, handler))
+        for path in HEALTH_PATHS:
+            self._add("GET", path, self._ready if path == "/readyz" else self._health)
+        self._add("GET", "/reverify_mode", self._data.reverify_mode)
+        if self._metrics is not None:
+            self._quart.add_url_rule("/metrics", "GET /metrics", self._metrics_view, methods=["GET"])
+        self._quart.register_error_handler(HTTPException, self._http_error)
+
+    def _add(self, method: str, path: str, handler: Handler) -> None:
+        async def view() -> Response:
+            if request.scope["path"] != path:  # the router takes any number of slashes for one
+                raise NotFound
+            return await _guarded(handler)
+
+        self._quart.add_url_rule(path, f"{method} {path}", view, methods=[method])
+
+    async def _health(self, visit: Visit) -> Reply:
+        return ok(b'{"status":"ok"}')
+
+    async def _ready(self, visit: Visit) -> Reply:
+        if self.draining or self._server.registry.closed:
+            return Reply(503, b'{"status":"draining"}')
+        return await self._health(visit)
+
+    async def _metrics_view(self) -> Response:
+        assert self._metrics is not None, "the route exists only with metrics"
+        body, media_type = self._metrics()
+        return Response(body, content_type=media_type)
+
+    async def _http_error(self, error: Exception) -> Response:
+        """What the router refuses. A POST to an unknown path is a tool call, which waits and counts like one."""
+        assert isinstance(error, HTTPException), "registered for these"
+        if isinstance(error, MethodNotAllowed):
+            reply = errors.method_not_allowed(sorted(error.valid_methods or ()))
+        elif error.code == 404:
+            reply = errors.not_found()
+        else:
+            reply = Reply(error.code or 500, errors.to_json({"detail": error.name}))
+
+        async def refuse(visit: Visit) -> Reply:
+            return reply
+
+        is_tool = reply.status == 404 and request.method not in READING_METHODS
+        if is_tool and not request.path.startswith(CONTROL_PATH):
+            return await _guarded(self._admitted("tool", refuse))
+        return await _guarded(refuse)
+
+    # -- who may ask -----------------------------------------------------------------------------------
+
+    def _admitted(self, kind: Kind, handler: Handler) -> Handler:
+        """A data route: the token first, then admission, then the handler."""
+
+        async def enter(visit: Visit) -> Reply:
+            if not bearer_is(self._policy.data_auth_token):
+                return unauthorized()
+            try:
+                async with self._server.gate.enter(kind, visit.session_id, visit.episode):
+                    return await handler(visit)
+            except Stale as stale:
+                return errors.control("stale_attempt", str(stale))
+            except Closing as closing:
+                return errors.detail(503, "shutting_down", str(closing))
+
+        return enter
+
+    # -- running ---------------------------------------------------------------------------------------
+
+    def http_server(self, limits: ServingLimits, *, on_served: Callable[[Served], None] | None = None) -> HttpServer:
+        """The HTTP server that serves this application within these bounds."""
+        return HttpServer(self, limits, essential=self.essential, on_served=on_served)
+
+    async def serve(
+        self,
+        http: HttpServer,
+        listeners: list[trio.SocketListener],
+        *,
+        shutdown_trigger: Callable[[], Awaitable[object]],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until `shutdown_trigger` returns; then held requests get their 503, and all ends within the grace.
+
+        The runtime server must be running, and goes on running until this returns.
+        """
+
+        async def release() -> None:
+            self.draining = True
+            self._server.shut_down()
+
+        await serve(http, listeners, shutdown_trigger=shutdown_trigger, release=release, task_status=task_status)
+
+
+def bearer_is(token: str | None) -> bool:
+    """Whether the current request carries this bearer token, compared in constant time; true when none is asked."""
+    if token is None:
+        return True
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    same = hmac.compare_digest(given.strip().encode("utf-8", "surrogatepass"), token.encode("utf-8"))
+    return same and scheme.lower() == "bearer"
+
+
+def unauthorized() -> Reply:
+    """A data route was asked without its token."""
+    reply = errors.detail(401, "unauthorized", "this route requires a bearer token")
+    return Reply(reply.status, reply.body, {**reply.headers, "www-authenticate": "Bearer"})
+
+
+async def _guarded(handler: Handler) -> Response:
+    """Run a handler; whatever it raises becomes this request's answer and nobody else's trouble."""
+    visit: Visit = request.scope[VISIT]  # type: ignore[literal-required]  # our own key in the ASGI scope
+    try:
+        reply = await handler(visit)
+    except InvalidBody as error:
+        reply = errors.of_invalid(error)
+    except Exception as error:  # noqa: BLE001 - it is logged whole and told to the client (contract 1.2)
+        report("request failed", error, path=request.path)
+        reply = errors.unhandled(error)
+    return Response(reply.body, reply.status, {**reply.headers, **visit.headers})
+
+
+def _bare_quart() -> QuartTrio:
+    """Quart with nothing of its own in the way: no static files, redirects, automatic methods, or bounds."""
+    app = QuartTrio("genrm_trio", static_folder=None)
+    app.config.update(
+        MAX_CONTENT_LENGTH=None,
+        BODY_TIMEOUT=None,
+        RESPONSE_TIMEOUT=None,
+        PROVIDE_AUTOMATIC_OPTIONS=False,
+        TRAP_HTTP_EXCEPTIONS=False,
+        PROPAGATE_EXCEPTIONS=False,
+    )
+    app.url_map.merge_slashes = False
+    return app

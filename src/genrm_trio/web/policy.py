@@ -1,0 +1,26 @@
+"""What the web room is configured with, besides the bounds of the server and the runtime's own policy."""
+
+from dataclasses import dataclass
+
+INLINE_BYTES = 256 * 1024
+"""Bodies up to this size are read on the event loop; a thread for them would cost more than it saves."""
+
+READING_THREADS = 2
+"""Large bodies that are read and digested at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebPolicy:
+    """Settings of the HTTP surface (contract 3 and 13).
+
+    name: the server's configured name, the start of its cookie's name. session_secret: signs the cookie.
+    data_auth_token: bearer token that POST data routes require; None for none. checkpoints: seeds announce
+    `replay`. control_auth_token: bearer token of the control plane.
+    """
+
+    name: str
+    session_secret: str
+    close_follows_header: str = "x-ng-close-follows"
+    data_auth_token: str | None = None
+    checkpoints: bool = False
+    control_auth_token: str | None = None

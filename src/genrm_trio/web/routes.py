@@ -1,0 +1,194 @@
+"""The data routes (contract 3, 5, 8, 9): each reads its body, asks the runtime, and words the reply.
+
+A handler gets the request's Visit and returns a Reply. How it is routed, authorised, admitted and guarded is the
+application's business.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+import trio
+from quart import request
+
+from genrm_trio.core.outcome import JSON, CohortFailed, JudgeFailed, Refused, Rewarded
+from genrm_trio.judging.aggregate import aggregate_metrics
+from genrm_trio.judging.judge import JudgeError
+from genrm_trio.judging.text import conversation
+from genrm_trio.runtime.evaluation import Contender
+from genrm_trio.runtime.server import Server, Verification
+from genrm_trio.web import errors
+from genrm_trio.web.errors import InvalidBody, Problem, Reply, to_json
+from genrm_trio.web.policy import INLINE_BYTES, READING_THREADS, WebPolicy
+from genrm_trio.web.verification import (
+    Identified,
+    VerifyReader,
+    answer_id,
+    default_fields,
+    digest_under,
+    needed_schemes,
+)
+from genrm_trio.web.visits import Visit
+from genrm_trio.web.wire import Echo, read_aggregate, read_close, read_compare, read_seed
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+V = TypeVar("V", bytes, memoryview)
+
+
+def ok(body: bytes) -> Reply:
+    """A success."""
+    return Reply(200, body)
+
+
+async def request_body() -> bytes:
+    """The whole body of the current request; Quart keeps no copy of it."""
+    body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    assert isinstance(body, bytes), "asked for as bytes"
+    return body
+
+
+class DataRoutes:
+    """The handlers of one server."""
+
+    def __init__(self, server: Server, policy: WebPolicy) -> None:
+        self._server = server
+        self._policy = policy
+        self._reader = VerifyReader(server.policy)
+        self._threads = trio.CapacityLimiter(READING_THREADS)
+        self._warned_of_omitted_attempt = False
+
+    async def _read(self, read: Callable[[V], T], source: V) -> T:
+        """Run a pure reader, in a thread when its input is large."""
+        if len(source) <= INLINE_BYTES:
+            return read(source)
+        return await trio.to_thread.run_sync(read, source, limiter=self._threads)
+
+    # -- verify ----------------------------------------------------------------------------------------
+
+    async def verify(self, visit: Visit) -> Reply:
+        """Hold the request until its cohort has an outcome (contract 5 and 6)."""
+        asked = await self._read(self._reader.read, await request_body())
+        if isinstance(asked, Reply):
+            return asked
+        if isinstance(asked, Echo):
+            return self._final(visit, asked.success(default_fields(self._server.policy)))
+        if asked.attempt_omitted:
+            self._warn_of_omitted_attempt(asked)
+        verification = await self._verification(visit, asked)
+        echo = asked.echo
+        del asked
+        answer = await self._server.verify(verification)
+        match answer:
+            case Rewarded(fields=fields):
+                return self._final(visit, echo.success(fields))
+            case JudgeFailed(text=text):
+                return self._final(visit, echo.masked(text))
+            case CohortFailed():
+                return errors.of_cohort_failure(answer)
+            case Refused():
+                return errors.of_refusal(answer)
+
+    async def _verification(self, visit: Visit, asked: Identified) -> Verification:
+        """What the runtime is asked. Between the last look at the slot's answer and the return nothing else runs."""
+        digests: dict[str, str] = {}
+        while True:
+            known = self._server.known_answer(asked.cohort.key, asked.index)
+            answer = answer_id(asked, known, digests)
+            if answer is not None:
+                return Verification(
+                    cohort=asked.cohort,
+                    index=asked.index,
+                    prompt=asked.prompt,
+                    answer=answer,
+                    contender=asked.contender,
+                    session=visit.session_id,
+                    episode=visit.episode,
+                )
+            missing = needed_schemes(known) - digests.keys()
+            digests |= await self._read(digest_under(missing), asked.response)
+
+    def _final(self, visit: Visit, body: bytes) -> Reply:
+        """A 2xx reply, which ends its session unless a close will follow (contract 3.4)."""
+        follows = request.headers.get(self._policy.close_follows_header, "").strip().lower()
+        if follows in {"", "0", "false"} and not self._server.session_is_typed(visit.session_id):
+            visit.after_reply.append(lambda: self._server.end_session(visit.session_id, "verify"))
+        return ok(body)
+
+    def _warn_of_omitted_attempt(self, asked: Identified) -> None:
+        if not self._warned_of_omitted_attempt:
+            self._warned_of_omitted_attempt = True
+            log.warning("a group id came without _ng_group_attempt, taken as 0; said once", cohort=asked.cohort.key)
+
+    # -- sessions --------------------------------------------------------------------------------------
+
+    async def seed_session(self, visit: Visit) -> Reply:
+        """Start, repeat or claim a session (contract 3.2)."""
+        if self._policy.checkpoints:
+            visit.headers["x-ng-checkpoint-verify"] = "replay"
+        seed = await self._read(read_seed, await request_body())
+        if visit.episode is not None and seed.episode not in {None, visit.episode}:
+            text = f"episode_id differs from the path's {visit.episode.key!r}"
+            raise InvalidBody(Problem("value_error", ("body", "episode_id"), text))
+        if seed.session_id is not None:
+            visit.session_id = seed.session_id
+        episode = visit.episode or seed.episode
+        binds = visit.episode is not None
+        match self._server.seed(visit.session_id, episode, binds=binds, typed=seed.typed):
+            case "stale_attempt":
+                visit.headers.clear()
+                return errors.control("stale_attempt", f"attempt {episode.key if episode else ''} is retired or over")
+            case "shutting_down":
+                return errors.detail(503, "shutting_down", "the server is shutting down")
+            case "too_busy":
+                return errors.detail(503, "too_busy", "too many sessions are open", retry_after_s=errors.RETRY_AFTER_S)
+            case "bound" | "unbound" | "closed":
+                reply: dict[str, JSON] = {}
+                if seed.session_id is not None:
+                    reply = {"resources_session_id": seed.session_id, "resources_tools": None, "sandbox_access": None}
+                return ok(to_json(reply))
+
+    async def close_session(self, visit: Visit) -> Reply:
+        """End the cookie's session, known or not (contract 3.3)."""
+        close = await self._read(read_close, await request_body())
+        self._server.end_session(visit.session_id, "close")
+        return ok(to_json({"resources_session_id": close.session_id}))
+
+    # -- without a session -----------------------------------------------------------------------------
+
+    async def compare(self, visit: Visit) -> Reply:
+        """Judge answers at once, outside any cohort (contract 8)."""
+        asked = await self._read(read_compare, await request_body())
+        rubrics = self._server.policy.limits.rubrics
+        if rubrics and not asked.rubric_ids:
+            return errors.detail(422, "invalid_request", "expected_rubric_ids must not be empty in rubric mode")
+        if len(asked.answers) < 2:
+            score = self._server.policy.scoring.default_score
+            alone: list[JSON] = [score for _ in asked.answers]
+            return ok(to_json({"rewards": alone, "comparison_results": None, "metrics": None}))
+        turns = conversation(asked.conversation)
+        rubric_ids = asked.rubric_ids if rubrics else None
+        contenders = [Contender(turns, answer, asked.principle, rubric_ids) for answer in asked.answers]
+        try:
+            scores = await self._server.compare(contenders)
+        except JudgeError as error:
+            return errors.detail(503, "judge_failed", error.text)
+        results = {"comparison_results": list(scores.comparison_results), "metrics": scores.metrics}
+        return ok(to_json({"rewards": list(scores.rewards), **results}))
+
+    async def aggregate(self, visit: Visit) -> Reply:
+        """Statistics over finished rollouts (contract 9)."""
+        return ok(await self._read(_aggregated, await request_body()))
+
+    async def reverify_mode(self, visit: Visit) -> Reply:
+        """This server cannot verify a finished rollout again."""
+        return ok(to_json("unsupported"))
+
+    async def sandbox_access(self, visit: Visit) -> Reply:
+        """There is no sandbox."""
+        return Reply(404, to_json({"detail": "this server gives no sandbox access"}))
+
+
+def _aggregated(body: bytes) -> bytes:
+    return to_json(aggregate_metrics(read_aggregate(body)))

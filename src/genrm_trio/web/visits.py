@@ -1,0 +1,68 @@
+"""The outer layers of every request: rollout prefix, session cookie, and what follows a reply (contract 1, 2, 3).
+
+Plain ASGI around the application, so that every answer carries the cookie, 404 and 405 included.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from hypercorn.typing import ASGIReceiveEvent, HTTPScope
+
+from genrm_trio.core.identity import EpisodeId
+from genrm_trio.web.cookies import SessionCookies, fresh_session_id
+from genrm_trio.web.prefix import split_prefix
+from genrm_trio.web.serving.exchange import Application
+
+VISIT = "genrm_trio.visit"
+"""The key of the ASGI scope under which a request's Visit is found."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request as the layers see it.
+
+    episode: from the path prefix. session_id: from the cookie, or fresh; a typed seed sets its own. headers: added
+    to whatever the reply is. after_reply: run once all of the reply was handed to the socket, and not when the
+    client was gone before.
+    """
+
+    episode: EpisodeId | None
+    session_id: str
+    headers: dict[str, str] = field(default_factory=dict)
+    after_reply: list[Callable[[], object]] = field(default_factory=list)
+
+
+class Front:
+    """Takes the prefix off, finds or mints the session, and puts the cookie on the answer."""
+
+    def __init__(self, app: Application, cookies: SessionCookies) -> None:
+        self.app = app
+        self.cookies = cookies
+
+    async def __call__(
+        self,
+        scope: HTTPScope,
+        receive: Callable[[], Awaitable[ASGIReceiveEvent]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        """Serve one request."""
+        headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
+        episode, raw_path = split_prefix(scope["raw_path"])
+        visit = Visit(episode, self.cookies.read(headers) or fresh_session_id())
+        inner = cast("dict[str, Any]", scope) | {VISIT: visit}
+        if episode is not None:
+            taken = len(scope["raw_path"]) - len(raw_path)  # the prefix is plain ASCII without percent signs
+            inner |= {"raw_path": raw_path, "path": scope["path"][taken:]}
+
+        async def send_with_session(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                cookie = self.cookies.set_cookie(visit.session_id).encode("ascii")
+                added = [(b"set-cookie", cookie), (b"vary", b"Cookie")]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                for follow in visit.after_reply:
+                    follow()
+
+        await self.app(cast("HTTPScope", inner), receive, send_with_session)

@@ -1,0 +1,233 @@
+"""The other routes: seeds and closes, compare and aggregate, health, refusals of the router, cookies everywhere."""
+
+from typing import Any
+
+import pytest
+import trio.testing
+from tests.support.judges import failing
+from tests.support.scene import policy
+from tests.web.app_harness import site
+from tests.web.bodies import response, verify
+
+from genrm_trio.core.identity import EpisodeId
+from genrm_trio.judging.scoring import ScoringRules
+
+R = EpisodeId("0-3")
+
+
+def typed(session: str = "env-1", rollout: str = "0-3", **changes: Any) -> dict[str, Any]:
+    return {
+        "resources_session_id": session,
+        "episode_id": {"rollout_id": rollout},
+        "task_id": {"taskset": "t", "task_id": "1"},
+        "task_data": {},
+        **changes,
+    }
+
+
+# -- every answer ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        *(("GET", path, 200) for path in ("/", "/health", "/healthz", "/livez", "/readyz", "/reverify_mode")),
+        ("HEAD", "/health", 200),
+        ("GET", "/ng-rollout/0-3/health", 200),
+        ("GET", "/nothing", 404),
+        ("GET", "/ng-rollout/", 404),
+        ("GET", "/ng-rollout/0-3", 404),
+        ("GET", "/health/", 404),
+        ("GET", "//health", 404),
+        ("POST", "/some_tool", 404),
+        ("POST", "/sandbox_access", 404),
+        ("GET", "/ng-control/v1/checkpoint/status", 404),
+        ("POST", "/ng-control/v1/checkpoint/prepare", 404),
+        ("GET", "/metrics", 404),
+        ("GET", "/verify", 405),
+        ("PUT", "/verify", 405),
+        ("OPTIONS", "/verify", 405),
+        ("DELETE", "/health", 405),
+        ("POST", "/verify", 422),
+        ("POST", "/seed_session", 422),
+    ],
+)
+async def test_status_body_and_cookie_of_every_answer(method: str, path: str, status: int) -> None:
+    async with site() as s:
+        answer = await s.ask(method, path)
+        assert answer.status == status
+        assert answer.headers["vary"] == "Cookie"
+        assert answer.headers["set-cookie"].startswith("genrm_compare_session=")
+        assert answer.headers["set-cookie"].endswith("; path=/; Max-Age=1209600; httponly; samesite=lax")
+        if method != "HEAD":
+            assert answer.headers["content-type"] == "application/json"
+        if status == 404 and path != "/sandbox_access":
+            assert answer.json == {"detail": "Not Found"}
+        if status == 405:
+            assert answer.json == {"detail": "Method Not Allowed"}
+            assert answer.headers["allow"] == ("GET, HEAD" if path == "/health" else "POST")
+        if path == "/reverify_mode":
+            assert answer.json == "unsupported"
+        elif status == 200 and method != "HEAD":
+            assert answer.json == {"status": "ok"}
+
+
+async def test_a_session_stays_the_same_and_other_cookies_do_not_matter() -> None:
+    async with site() as s:
+        first = await s.ask("POST", "/ng-rollout/0-3/seed_session", {})
+        (session,) = s.bound_to(R)
+        await s.ask("POST", "/ng-rollout/0-3/seed_session", {}, cookie=f"agent=1; {first.cookie}")
+        assert s.bound_to(R) == [session]
+        await s.ask("POST", "/ng-rollout/0-3/seed_session", {}, cookie=first.cookie[:-3] + "xxx")
+        assert len(s.bound_to(R)) == 2
+
+
+# -- seeds -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [{}, verify(), typed(extra=1)])
+async def test_an_untyped_seed(body: dict[str, Any]) -> None:
+    async with site() as s:
+        answer = await s.ask("POST", "/ng-rollout/0-3/seed_session", body)
+        assert (answer.status, answer.json) == (200, {})
+        assert answer.headers["x-ng-checkpoint-verify"] == "replay"
+        assert len(s.bound_to(R)) == 1
+
+
+async def test_a_seed_without_a_prefix_binds_nothing() -> None:
+    async with site() as s:
+        assert (await s.ask("POST", "/seed_session", {})).status == 200
+        assert (await s.ask("POST", "/seed_session", typed())).status == 200
+        assert not len(s.server.registry.sessions)
+
+
+async def test_a_typed_seed_names_its_session() -> None:
+    async with site() as s:
+        answer = await s.ask("POST", "/ng-rollout/0-3/seed_session", typed())
+        assert answer.json == {"resources_session_id": "env-1", "resources_tools": None, "sandbox_access": None}
+        again = await s.ask("POST", "/ng-rollout/0-3/seed_session", typed(), cookie=answer.cookie)
+        assert (again.status, s.bound_to(R)) == (200, ["env-1"])
+        close = {"resources_session_id": "other", "episode_id": {"rollout_id": "0-3"}}
+        closed = await s.ask("POST", "/ng-rollout/0-3/close_session", close, cookie=answer.cookie)
+        assert (closed.status, closed.json) == (200, {"resources_session_id": "other"})
+        assert s.bound_to(R) == []
+        late = await s.ask("POST", "/ng-rollout/0-3/seed_session", typed())
+        assert (late.status, s.bound_to(R)) == (200, [])
+
+
+async def test_a_typed_seed_under_another_prefix_is_refused() -> None:
+    async with site() as s:
+        answer = await s.ask("POST", "/ng-rollout/0-4/seed_session", typed())
+        assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["body", "episode_id"])
+        assert answer.headers["x-ng-checkpoint-verify"] == "replay"
+
+
+async def test_a_bad_seed_still_announces_replay_and_none_does_without_checkpoints() -> None:
+    async with site() as s:
+        assert (await s.ask("POST", "/seed_session", b"x")).headers["x-ng-checkpoint-verify"] == "replay"
+    async with site(checkpoints=False) as s:
+        assert "x-ng-checkpoint-verify" not in (await s.ask("POST", "/seed_session", {})).headers
+
+
+async def test_a_retired_attempt_cannot_seed() -> None:
+    async with site() as s:
+        s.server.registry.retire(s.server.now(), [R])
+        for path, body in (("/ng-rollout/0-3/seed_session", {}), ("/seed_session", typed())):
+            answer = await s.ask("POST", path, body)
+            assert (answer.status, answer.json["error"]["code"]) == (409, "stale_attempt")
+            assert "x-ng-checkpoint-verify" not in answer.headers
+
+
+async def test_a_close_needs_its_body_and_not_its_session() -> None:
+    async with site() as s:
+        body = {"resources_session_id": "never", "episode_id": {"rollout_id": "r"}}
+        assert (await s.ask("POST", "/close_session", body)).json == {"resources_session_id": "never"}
+        for wrong in ({}, {**body, "more": 1}, {**body, "resources_session_id": 1}):
+            assert (await s.ask("POST", "/close_session", wrong)).status == 422
+
+
+# -- admission and tokens ----------------------------------------------------------------------------------
+
+
+async def test_while_closed_posts_wait_and_the_rest_passes() -> None:
+    async with site() as s:
+        s.server.close_admission()
+        waiting = [
+            s.begin("POST", "/ng-rollout/0-3/seed_session", {}),
+            s.begin("POST", "/some_tool", b""),
+            s.begin("POST", "/compare", {"conversation_history": [], "response_objs": []}),
+            s.begin("POST", "/aggregate_metrics", {"verify_responses": []}),
+        ]
+        held = s.member(0)
+        await s.waiting(1)
+        for path in ("/", "/readyz", "/nothing"):
+            await s.ask("GET", path)
+        await s.ask("POST", "/ng-control/v1/checkpoint/prepare", {})
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(request.answer is None for request in [*waiting, held])
+        s.server.open_admission(resumed=True)
+        assert [(await s.answered(request)).status for request in waiting] == [200, 404, 200, 200]
+
+
+async def test_data_routes_can_require_a_token() -> None:
+    async with site(data_auth_token="open sesame") as s:
+        for header in (None, "Bearer wrong", "Basic open sesame", "open sesame", "Bearer \xe4"):
+            headers = {"authorization": header} if header is not None else {}
+            answer = await s.ask("POST", "/verify", b"not even json", headers=headers)
+            assert (answer.status, answer.code) == (401, "unauthorized")
+        assert (await s.ask("POST", "/some_tool")).status == 401
+        right = {"authorization": "Bearer open sesame"}
+        assert (await s.ask("POST", "/seed_session", {}, headers=right)).status == 200
+        assert (await s.ask("GET", "/health")).status == 200
+
+
+# -- compare and aggregate ---------------------------------------------------------------------------------
+
+
+def comparing(*texts: str, **changes: Any) -> dict[str, Any]:
+    turns = [{"role": "user", "content": "q"}]
+    return {"conversation_history": turns, "response_objs": [response(text=text) for text in texts], **changes}
+
+
+async def test_compare() -> None:
+    async with site() as s:
+        answer = await s.ask("POST", "/compare", comparing("1", "2", "3"))
+        assert answer.status == 200
+        rewards = answer.json["rewards"]
+        assert rewards == sorted(rewards)
+        assert len(answer.json["comparison_results"]) == 3
+        assert "mean_individual_score" in answer.json["metrics"]
+        assert not s.server.registry.cohorts
+
+
+async def test_compare_of_less_than_two() -> None:
+    async with site(policy(scoring=ScoringRules(default_score=1.5))) as s:
+        for texts, rewards in (((), []), (("1",), [1.5])):
+            answer = await s.ask("POST", "/compare", comparing(*texts))
+            assert answer.json == {"rewards": rewards, "comparison_results": None, "metrics": None}
+        assert not s.judge.asks
+
+
+async def test_compare_with_a_failing_judge() -> None:
+    async with site(judge=failing()) as s:
+        answer = await s.ask("POST", "/compare", comparing("1", "2"))
+        assert (answer.status, answer.code) == (503, "judge_failed")
+        assert "the judge is dead" in answer.json["detail"]
+
+
+async def test_compare_in_rubric_mode_needs_ids() -> None:
+    rules = policy(limits={"rubrics": True}, scoring=ScoringRules(score_source="rubric_mean"))
+    async with site(rules) as s:
+        assert (await s.ask("POST", "/compare", comparing("1", "2"))).status == 422
+
+
+async def test_aggregate_metrics() -> None:
+    async with site() as s:
+        empty = await s.ask("POST", "/aggregate_metrics", {"verify_responses": []})
+        assert empty.json == {"group_level_metrics": [], "agent_metrics": {}, "key_metrics": {}}
+        row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 2.0}
+        one = await s.ask("POST", "/aggregate_metrics", {"verify_responses": [row]})
+        assert one.json["key_metrics"] == {"mean/reward": 2.0}
+        twice = await s.ask("POST", "/aggregate_metrics", {"verify_responses": [row, row]})
+        assert twice.status == 500
+        assert twice.json.startswith("DuplicateRollout(")
