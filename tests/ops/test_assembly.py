@@ -133,11 +133,11 @@ async def test_the_recorded_judge_reads_its_file_and_a_recorder_stands_before_an
     recorded = assembly.make_judge(settings(judge=rows), Unobserved())
     assert isinstance(recorded, RecordedJudge)
     assert len(recorded) == 8
-    recording = assembly.make_judge(settings(), Unobserved(), record=tmp_path / "said.jsonl")
+    recording = assembly.recorded_to(tmp_path / "said.jsonl", recorded, Unobserved())
     assert isinstance(recording, Recorder)
     await recording.aclose()
     with pytest.raises(StartupError, match="--record"):
-        assembly.make_judge(settings(), Unobserved(), record=tmp_path / "no" / "said.jsonl")
+        assembly.recorded_to(tmp_path / "no" / "said.jsonl", recorded, Unobserved())
 
 
 @pytest.mark.parametrize(

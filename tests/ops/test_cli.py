@@ -113,3 +113,14 @@ def test_inspect_says_when_there_is_nothing(tmp_path: Path) -> None:
     done = run("inspect", str(tmp_path))
     assert done.returncode == 1
     assert "there is no checkpoint here" in done.stdout
+
+
+def test_the_demo_plays_real_cohorts_without_a_terminal() -> None:
+    done = run("demo", "--cohorts", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("complete, 15 rewards") == 8
+    assert "Kendall" in done.stdout
+    assert "What to do next" in done.stdout
+    figures = [line for line in done.stdout.splitlines() if "all_pairs" in line and "105" in line]
+    assert len(figures) >= 2
+    assert "1.000" in figures[0]

@@ -5,7 +5,6 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -13,16 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genrm_trio.ops.logs import Renderer, Repeats, configure
-
-
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    structlog.reset_defaults()
-    logging.captureWarnings(capture=False)
-    root.handlers[:], root.level = handlers, level
 
 
 def lines_of(stream: io.StringIO) -> list[dict[str, object]]:

@@ -109,15 +109,22 @@ def transport_rules(settings: Settings) -> TransportRules:
     )
 
 
-def make_judge(settings: Settings, observer: Observer, *, record: Path | None = None) -> Judge:
-    """Return the judge of the settings; with `record`, its verdicts are kept in that file as well.
+def make_judge(settings: Settings, observer: Observer) -> Judge:
+    """Return the judge of the settings.
 
     Raises:
         StartupError: an address, a template, a parameter or a recording cannot be used.
     """
     try:
-        judge = _recorded(settings) or _live(settings, observer)
-        return judge if record is None else Recorder(judge, record, observer)
+        return _recorded(settings) or _live(settings, observer)
+    except ValueError as error:
+        raise StartupError(str(error)) from None
+
+
+def recorded_to(path: Path, judge: Judge, observer: Observer) -> Judge:
+    """Return a judge that asks the given one and keeps its verdicts in a file; StartupError when it cannot."""
+    try:
+        return Recorder(judge, path, observer)
     except ValueError as error:
         raise StartupError(str(error)) from None
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from genrm_trio.judging.text import scrub
-from genrm_trio.ops.complaints import OperationFailed, StartupError
+from genrm_trio.ops.complaints import OperationFailed, StartupError, leaves
 from genrm_trio.ops.sources import Loaded, load, shown
 
 USAGE_ERROR = 2
@@ -38,6 +38,33 @@ def show_config(config: Config = None) -> None:
     loaded = load(config)
     typer.echo(f"# effective configuration: {loaded.origin}, then the environment, then flags; secrets are masked")
     typer.echo(shown(loaded.settings), nl=False)
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen; wins over the configuration.")] = None,
+    port: Annotated[int | None, typer.Option(help="The same for the port; 0 takes a free one.")] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Gets the URL once requests are accepted.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep what the judge says, for judge.backend recorded.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every action of the core, for trace check.")
+    ] = None,
+    await_restore: Annotated[
+        bool, typer.Option("--await-restore", help="Let data requests wait until a controller has restored.")
+    ] = False,
+) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    from genrm_trio.ops import service  # noqa: PLC0415 - other commands start faster without it
+
+    loaded = load(config, {"host": host, "port": port})
+    announce(loaded)
+    options = service.Options(ready_file, record, trace, await_restore)
+    sys.exit(service.serve(loaded, options))
 
 
 @app.command()
@@ -109,10 +136,3 @@ def main() -> None:
     for error, code in stopped[:1]:
         typer.echo(f"genrm-trio: {error}", err=True)
         sys.exit(code)
-
-
-def leaves(error: BaseException) -> list[BaseException]:
-    """Return the errors inside a group and its groups: a nursery wraps what its tasks raise."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
-    return [error]

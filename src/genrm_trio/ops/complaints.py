@@ -26,6 +26,13 @@ class OperationFailed(Exception):
     """A command that could start did not succeed; the text says why, for the person who ran it. Exit code 1."""
 
 
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors inside a group and its groups: a nursery wraps what its tasks raise."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]
+
+
 def one_message(origin: str, problems: list[str]) -> str:
     """Join what is wrong into one message."""
     if len(problems) == 1:

@@ -1,8 +1,8 @@
 """`make demo`: the main job on real answers, on this machine, in well under a minute.
 
-For each pairing strategy the real server runs as a process of its own with the recorded judge, and the trainer of
-`trainer` plays whole cohorts against it. What is shown at the end is what an operator would want to know: how
-well the rewards recover the order that another judge gave to the same answers.
+For each pairing strategy and each of two ways to make scores of verdicts, the real server runs as a process of its own
+with the recorded judge, and the trainer of `trainer` plays whole cohorts against it. What is shown at the end is what
+an operator would want to know: how well the rewards recover the order that another judge gave to the same answers.
 """
 
 from collections import Counter
@@ -26,8 +26,15 @@ from genrm_trio.ops.sources import EXAMPLE_MEMBERS, example_rows
 from genrm_trio.ops.trainer import Listener, PlayedCohort, Progress, play
 
 Strategy = Literal["circular", "all_pairs"]
-STRATEGIES: Final[tuple[Strategy, ...]] = ("circular", "all_pairs")
-PLAIN_WIDTH: Final = 100
+Aggregator = Literal["simple_tiebreaker", "win_rate"]
+PLAYED: Final[tuple[tuple[Aggregator, Strategy], ...]] = (
+    ("simple_tiebreaker", "circular"),
+    ("simple_tiebreaker", "all_pairs"),
+    ("win_rate", "circular"),
+    ("win_rate", "all_pairs"),
+)
+CALLS: Final = {"circular": EXAMPLE_MEMBERS, "all_pairs": EXAMPLE_MEMBERS * (EXAMPLE_MEMBERS - 1) // 2}
+PLAIN_WIDTH: Final = 108
 """Columns of the output when there is no terminal to ask."""
 
 WHAT_NEXT: Final = """[bold]What to do next[/bold]
@@ -40,15 +47,21 @@ The recorded judge only knows the shipped rows: to anything else it says so, it 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All cohorts of one strategy, and how far each one's rewards agree with the recorded scores."""
+    """All cohorts of one configuration, and how far each one's rewards agree with the recorded scores."""
 
+    aggregator: Aggregator
     strategy: Strategy
     cohorts: tuple[PlayedCohort, ...]
     agreements: tuple[Agreement, ...]
 
+    @property
+    def tau(self) -> str:
+        """The mean of Kendall's tau-b."""
+        return f"{mean_agreement(self.agreements).kendall:.3f}"
 
-def demo(*, seed: int, limit: int | None = None, console: Console | None = None) -> None:
-    """Run the demo; `limit` plays only so many cohorts.
+
+def demo(*, seed: int, limit: int | None = None, console: Console | None = None) -> tuple[Run, ...]:
+    """Run the demo and show it; `limit` plays only so many cohorts.
 
     Raises:
         StartupError: the server does not start.
@@ -59,29 +72,32 @@ def demo(*, seed: int, limit: int | None = None, console: Console | None = None)
         console = Console(file=console.file, width=PLAIN_WIDTH)
     rows = read_rows(example_rows())[:limit]
     console.print(
-        f"{len(rows)} real prompts, {EXAMPLE_MEMBERS} answers each. For each pairing strategy the server runs as a "
-        "process of its own; in each cohort the answers arrive in random order, one of them twice, and one loses its "
-        "connection and comes again."
+        f"{len(rows)} real prompts, {EXAMPLE_MEMBERS} answers each, against {len(PLAYED)} configurations of the "
+        "server, each a process of its own. In each cohort the answers arrive in random order, one of them twice, and "
+        "one loses its connection and comes again."
     )
-    runs = [trio.run(_run, strategy, rows, seed, console) for strategy in STRATEGIES]
+    runs = tuple(trio.run(_run, aggregator, strategy, rows, seed, console) for aggregator, strategy in PLAYED)
     for number in range(len(rows)):
         console.print(_cohort_table(number, runs))
     console.print(_summary(runs))
     console.print(_reading(runs))
     console.print(WHAT_NEXT)
+    return runs
 
 
-async def _run(strategy: Strategy, rows: Sequence[Row], seed: int, console: Console) -> Run:
-    """Start a server with this strategy, play all rows, stop it."""
+async def _run(aggregator: Aggregator, strategy: Strategy, rows: Sequence[Row], seed: int, console: Console) -> Run:
+    """Start a server with this configuration, play all rows, stop it."""
     settings: Mapping[str, object] = {
         "num_rollouts_per_prompt": EXAMPLE_MEMBERS,
         "comparison_strategy": strategy,
+        "aggregator_method": aggregator,
         "judge": {"backend": "recorded", "recording": str(example_rows())},
     }
-    with TemporaryDirectory(prefix="genrm-trio-demo-") as folder, _shown(strategy, rows, console) as listener:
+    title = f"{aggregator}, {strategy}"
+    with TemporaryDirectory(prefix="genrm-trio-demo-") as folder, _shown(title, rows, console) as listener:
         async with local_server(settings, Path(folder)) as url:
             cohorts = await play(url, rows, seed=seed, listener=listener)
-    return Run(strategy, cohorts, tuple(agreement(c.rewards, _scores(c.row)) for c in cohorts))
+    return Run(aggregator, strategy, cohorts, tuple(agreement(c.rewards, _scores(c.row)) for c in cohorts))
 
 
 def _scores(row: Row) -> list[float]:
@@ -89,14 +105,14 @@ def _scores(row: Row) -> list[float]:
 
 
 @contextmanager
-def _shown(strategy: str, rows: Sequence[Row], console: Console) -> Iterator[Listener]:
+def _shown(title: str, rows: Sequence[Row], console: Console) -> Iterator[Listener]:
     """Show what happens: as bars on a terminal, else as a line for each cohort that got its rewards."""
     done: Counter[str] = Counter()
     expected = EXAMPLE_MEMBERS + 1  # one of them posts twice
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
-        sent = bars.add_task(f"{strategy}: answers sent", total=expected * len(rows))
-        rewarded = bars.add_task(f"{strategy}: rewarded", total=expected * len(rows))
+        sent = bars.add_task(f"{title}: answers sent", total=expected * len(rows))
+        rewarded = bars.add_task(f"{title}: rewarded", total=expected * len(rows))
 
         def hear(progress: Progress) -> None:
             if progress.what == "sent":
@@ -105,50 +121,48 @@ def _shown(strategy: str, rows: Sequence[Row], console: Console) -> Iterator[Lis
                 bars.advance(rewarded)
                 done[progress.group] += 1
                 if done[progress.group] == expected and not console.is_terminal:
-                    console.print(f"{strategy}: cohort {progress.group[:8]} complete, {EXAMPLE_MEMBERS} rewards")
+                    console.print(f"{title}: cohort {progress.group[:8]} complete, {EXAMPLE_MEMBERS} rewards")
 
         yield hear
 
 
 def _cohort_table(number: int, runs: Sequence[Run]) -> Table:
-    """Show one cohort: each model with GPT-4's score and its reward under each strategy, best first."""
+    """Show one cohort: each model with GPT-4's score and its reward in each configuration, best first."""
     row = runs[0].cohorts[number].row
     prompt = " ".join(row.prompt.split())
     table = Table(title=f"{number + 1}. {prompt[:80]}", title_justify="left")
     table.add_column("model")
-    for name in ("GPT-4's score", *(f"reward, {run.strategy}" for run in runs)):
+    for name in ("GPT-4's\nscore", *(f"{run.aggregator}\n{run.strategy}" for run in runs)):
         table.add_column(name, justify="right")
-    rewards = [run.cohorts[number].rewards for run in runs]
-    for index in sorted(range(len(row.answers)), key=lambda i: -rewards[-1][i]):
+    for index in sorted(range(len(row.answers)), key=lambda i: (-row.answers[i].gpt4_score, row.answers[i].model)):
+        rewards = [run.cohorts[number].rewards[index] for run in runs]
         answer = row.answers[index]
-        table.add_row(answer.model, f"{answer.gpt4_score:g}", *(f"{reward[index]:.2f}" for reward in rewards))
+        table.add_row(answer.model, f"{answer.gpt4_score:g}", *(f"{reward:.2f}" for reward in rewards))
     return table
 
 
 def _summary(runs: Sequence[Run]) -> Table:
-    """Show the rank correlations: each cohort's, and their means."""
+    """Show what each configuration costs, and its rank correlations, as means over the cohorts."""
     table = Table(title="How far the rewards have GPT-4's order (1 is the same order)", title_justify="left")
-    table.add_column("cohort")
+    table.add_column("scores from")
+    table.add_column("pairs")
+    for name in ("judge calls\na cohort", "Kendall\ntau-b", "lowest of\na cohort", "Spearman\nrho"):
+        table.add_column(name, justify="right")
     for run in runs:
-        table.add_column(f"{run.strategy}: Kendall tau-b", justify="right")
-        table.add_column("Spearman rho", justify="right")
-    for number, cohort in enumerate(runs[0].cohorts):
-        shown = [run.agreements[number] for run in runs]
-        table.add_row(cohort.row.question_id[:8], *_figures(shown), end_section=number == len(runs[0].cohorts) - 1)
-    table.add_row("mean", *_figures([mean_agreement(run.agreements) for run in runs]), style="bold")
+        lowest = min(one.kendall for one in run.agreements)
+        rho = mean_agreement(run.agreements).spearman
+        calls = str(CALLS[run.strategy])
+        table.add_row(run.aggregator, run.strategy, calls, run.tau, f"{lowest:.3f}", f"{rho:.3f}")
     return table
 
 
-def _figures(agreements: Sequence[Agreement]) -> list[str]:
-    return [f"{value:.3f}" for one in agreements for value in (one.kendall, one.spearman)]
-
-
 def _reading(runs: Sequence[Run]) -> str:
-    """Say in one sentence what the figures mean."""
-    calls = {"circular": EXAMPLE_MEMBERS, "all_pairs": EXAMPLE_MEMBERS * (EXAMPLE_MEMBERS - 1) // 2}
-    parts = [
-        f"{run.strategy} asks the judge {calls[run.strategy]} times a cohort and reaches a mean tau-b of "
-        f"{mean_agreement(run.agreements).kendall:.3f}"
-        for run in runs
-    ]
-    return f"{'; '.join(parts)}. Both strategies saw the same verdicts: the difference is what more pairs tell.\n"
+    """Say what the figures mean, and what they do not."""
+    by = {(run.aggregator, run.strategy): run.tau for run in runs}
+    return (
+        "The recorded judge gives an answer the same score whoever it meets, so the mean of scores "
+        "(simple_tiebreaker) has GPT-4's order in any pairing. win_rate keeps only who won: "
+        f"{CALLS['circular']} pairs in a ring then reach a tau-b of {by['win_rate', 'circular']}, "
+        f"all {CALLS['all_pairs']} pairs {by['win_rate', 'all_pairs']}. Your own judge and rows will differ: "
+        "`genrm-trio compare` measures them.\n"
+    )

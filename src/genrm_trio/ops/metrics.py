@@ -53,6 +53,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.verifies = self._counter("verifies", "Verifications answered, by outcome or refusal code.", "outcome")
+        self.requests = self._counter("requests", "Answered requests; status 0: the client left.", "route", "status")
         self.disconnects = self._counter("verify_disconnects", "Waiting verifications whose client went away.")
         self.cohorts_started = self._counter("cohorts_started", "Cohorts opened by a first member.")
         self.cohorts_ended = self._counter("cohorts_ended", "Cohorts that became terminal, by outcome.", "outcome")

@@ -11,10 +11,20 @@ from genrm_trio.core.outcome import Answer, CohortFailed, JudgeFailed, Refused
 from genrm_trio.judging.judge import CallSeen, FaultSeen
 from genrm_trio.ops.metrics import Metrics
 from genrm_trio.runtime.observer import Observer
+from genrm_trio.web.prefix import split_prefix
+from genrm_trio.web.serving.server import Served
 
 LAG_EVERY_S = 0.5
 """Seconds between two measurements of the event loop's lag."""
 LAG_WORTH_A_LINE_S = 0.25
+
+CONTROL_CALLS = frozenset({"status", "prepare", "renew", "retire", "forget", "commit", "restore", "resume"})
+ROUTES = frozenset(
+    {"/seed_session", "/verify", "/close_session", "/aggregate_metrics", "/reverify_mode", "/compare", "/metrics"}
+    | {"/sandbox_access", "/", "/health", "/healthz", "/livez", "/readyz"}
+    | {f"/ng-control/v1/checkpoint/{call}" for call in CONTROL_CALLS}
+)
+"""What a request is counted under (contract 1.1); every other path is `other`, so that labels stay few."""
 
 log = structlog.get_logger()
 
@@ -95,6 +105,18 @@ class JudgeWatch:
                 judge_index=fault.judge_index,
                 text=fault.text,
             )
+
+
+class RequestWatch:
+    """Counts answered requests by route and status."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def __call__(self, served: Served) -> None:
+        """Count one exchange; status 0 is a client that left before its answer."""
+        path = split_prefix(served.path)[1].decode("latin-1").partition("?")[0]
+        self._metrics.requests.labels(path if path in ROUTES else "other", str(served.status)).inc()
 
 
 async def watch_loop(metrics: Metrics) -> None:

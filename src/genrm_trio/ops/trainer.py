@@ -8,7 +8,8 @@ import random
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import httpx2
 import trio
@@ -44,7 +45,7 @@ class PlayedCohort:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Something happened to a rollout of cohort `group`: it was `sent`, `dropped`, `sent again` or `rewarded`."""
+    """Something happened to a rollout of cohort `group`: it was `sent`, `dropped` or `rewarded`."""
 
     group: str
     index: int
@@ -54,17 +55,25 @@ class Progress:
 Listener = Callable[[Progress], None]
 
 
-async def play(url: str, rows: Sequence[Row], *, seed: int, listener: Listener) -> tuple[PlayedCohort, ...]:
-    """Play one cohort for each row, all at the same time.
+async def play(
+    url: str,
+    rows: Sequence[Row],
+    *,
+    seed: int,
+    listener: Listener,
+    transport: httpx2.AsyncBaseTransport | None = None,
+) -> tuple[PlayedCohort, ...]:
+    """Play one cohort for each row, all at the same time; `transport` stands in for the network.
 
     Raises PlayError when a rollout gets anything but a reward, or two for one answer that differ.
     """
-    context = ssl.create_default_context()
+    options: dict[str, Any] = {"verify": ssl.create_default_context(), "transport": transport, "trust_env": False}
+    client = partial(httpx2.AsyncClient, timeout=httpx2.Timeout(30.0, read=None), **options)
     played: dict[str, PlayedCohort] = {}
 
     async def one(row: Row) -> None:
-        cohort = _Cohort(url, row, random.Random(f"{seed} {row.question_id}"), context, listener)  # noqa: S311 - a schedule
-        played[row.question_id] = await cohort.play()
+        chance = random.Random(f"{seed} {row.question_id}")  # noqa: S311 - it makes a schedule
+        played[row.question_id] = await _Cohort(url, row, chance, client, listener).play()
 
     async with trio.open_nursery() as nursery:
         for row in rows:
@@ -75,10 +84,17 @@ async def play(url: str, rows: Sequence[Row], *, seed: int, listener: Listener) 
 class _Cohort:
     """One cohort's schedule and what came of it."""
 
-    def __init__(self, url: str, row: Row, chance: random.Random, context: ssl.SSLContext, listener: Listener) -> None:
+    def __init__(
+        self,
+        url: str,
+        row: Row,
+        chance: random.Random,
+        client: Callable[[], httpx2.AsyncClient],
+        listener: Listener,
+    ) -> None:
         self._url = url
         self._row = row
-        self._context = context
+        self._client = client
         self._listener = listener
         self._rewards: dict[int, float] = {}
         self._again = trio.Event()
@@ -99,8 +115,7 @@ class _Cohort:
         """Seed a session, post the answer, keep the reward."""
         await trio.sleep(self._delay[index])
         prefix = f"{self._url}/ng-rollout/{self._row.question_id}-{index}"
-        timeout = httpx2.Timeout(30.0, read=None)
-        async with httpx2.AsyncClient(verify=self._context, timeout=timeout, trust_env=False) as client:
+        async with self._client() as client:
             await self._post(client, f"{prefix}/seed_session", {})
             if index == self._last:
                 await self._again.wait()

@@ -1,0 +1,199 @@
+"""`serve`: puts the rooms together as one process, from the first log line to the exit code.
+
+Everything runs in nurseries that are opened here, so an unexpected error in one of the server's own tasks ends
+the process with a non-zero code instead of leaving half a server behind.
+"""
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import structlog
+import trio
+
+from genrm_trio.judging.judge import Judge
+from genrm_trio.judging.panel import SeatHealth
+from genrm_trio.judging.transport import HttpJudge
+from genrm_trio.ops import assembly, logs
+from genrm_trio.ops.complaints import StartupError, leaves
+from genrm_trio.ops.metrics import CONTENT_TYPE, Metrics, Reading
+from genrm_trio.ops.observers import CohortWatch, JudgeWatch, RequestWatch, watch_loop
+from genrm_trio.ops.settings import Settings, secrets_of
+from genrm_trio.ops.sources import Loaded
+from genrm_trio.ops.tracing import TraceFile, traced
+from genrm_trio.runtime.server import Server
+from genrm_trio.web.app import WebApp
+from genrm_trio.web.serving import Server as HttpServer
+from genrm_trio.web.serving import listen, raise_descriptor_limit
+
+CRASHED: Final = 1
+LAST_MOMENT_S: Final = 0.05
+"""How long before the end of the grace the process is ended by force."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `serve` is told besides its settings."""
+
+    ready_file: Path | None = None
+    record: Path | None = None
+    trace: Path | None = None
+    await_restore: bool = False
+
+
+def serve(loaded: Loaded, options: Options) -> int:
+    """Serve until a signal; returns the exit code.
+
+    Raises:
+        StartupError: an option, an address or a file cannot be used.
+    """
+    settings = loaded.settings
+    logs.configure(debug=settings.debug_logging, secrets=secrets_of(settings), max_line=settings.limits.max_log_line)
+    _check_options(settings, options)
+    if options.ready_file is not None:
+        options.ready_file.unlink(missing_ok=True)
+    _report_descriptors(settings)
+    log.info("starting", configuration=loaded.origin, name=settings.name, judge=settings.judge.backend)
+    with traced(options.trace) as trace:
+        try:
+            trio.run(partial(_serve, settings, options, trace))
+        except Exception as error:
+            for leaf in leaves(error):
+                if isinstance(leaf, StartupError):
+                    raise leaf from None
+            log.critical("server_failed", exc_info=error)
+            return CRASHED
+    log.info("stopped")
+    return 0
+
+
+def _check_options(settings: Settings, options: Options) -> None:
+    """Refuse options that the settings leave without a meaning."""
+    if options.await_restore and not settings.checkpoint.enabled:
+        raise StartupError("--await-restore waits for a controller's restore, but checkpoint.enabled is false")
+    if options.record is not None and settings.judge.backend == "recorded":
+        raise StartupError("--record keeps what a live judge says, but judge.backend is recorded")
+
+
+def _report_descriptors(settings: Settings) -> None:
+    """Raise the limit of open files as far as it goes, and say when that is not far enough."""
+    limit = raise_descriptor_limit(settings.max_connections + settings.judge.max_concurrency)
+    if not limit.enough:
+        log.warning("descriptor_limit_low", text=limit.text)
+
+
+async def _serve(settings: Settings, options: Options, trace: TraceFile | None) -> None:
+    """Build everything, serve, and give everything back."""
+    metrics = Metrics()
+    watch = JudgeWatch(metrics)
+    live = assembly.make_judge(settings, watch)
+    judge = live if options.record is None else assembly.recorded_to(options.record, live, watch)
+    seats = live.panel.health if isinstance(live, HttpJudge) else tuple
+    try:
+        await _run(settings, options, judge, seats, metrics, trace)
+    finally:
+        with trio.CancelScope(shield=True):
+            await judge.aclose()
+
+
+async def _run(
+    settings: Settings,
+    options: Options,
+    judge: Judge,
+    seats: Callable[[], Sequence[SeatHealth]],
+    metrics: Metrics,
+    trace: TraceFile | None,
+) -> None:
+    """Serve from the first request to the last answer."""
+    watch, hold = CohortWatch(metrics), options.await_restore
+    server = Server(assembly.policy(settings), judge, observer=watch, trace=trace, await_restore=hold)
+    app = WebApp(server, assembly.web_policy(settings), metrics=lambda: (metrics.exposition(), CONTENT_TYPE))
+    limits = assembly.serving_limits(settings)
+    http = app.http_server(limits, on_served=RequestWatch(metrics))
+    metrics.read_from(partial(reading, server, http, seats))
+    try:
+        listeners, url = await listen(settings.host, settings.port, limits)
+    except OSError as error:
+        raise StartupError(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}"
+        ) from None
+    with _stop_signals(settings.shutdown_grace_s) as stop:
+        async with trio.open_nursery() as background:
+            await background.start(server.run)
+            background.start_soon(watch_loop, metrics)
+            if trace is not None:
+                background.start_soon(trace.keep_flushed)
+            async with trio.open_nursery() as front:
+                await front.start(partial(app.serve, http, listeners, shutdown_trigger=stop.wait))
+                _announce(url, options.ready_file)
+            background.cancel_scope.cancel()
+
+
+def _announce(url: str, ready_file: Path | None) -> None:
+    """Say that requests are accepted: a line, and the file that a supervisor waits for, which is never half written."""
+    log.info("serving", url=url)
+    print(f"genrm-trio serves at {url}", flush=True)  # noqa: T201 - the one line that contract 13 asks for
+    if ready_file is not None:
+        try:
+            partial_file = ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
+            partial_file.write_text(url, encoding="utf-8")
+            partial_file.replace(ready_file)
+        except OSError as error:
+            raise StartupError(f"--ready-file {ready_file}: {error.strerror}") from None
+
+
+@contextmanager
+def _stop_signals(grace_s: float) -> Iterator[trio.Event]:
+    """Turn the first SIGTERM or SIGINT into an event; a second one ends the process at once, by the system's hand.
+
+    Whatever is stuck then, a thread or the loop itself: at the end of the grace the process is gone.
+    """
+    stop = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+    before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def first(number: int, _frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_DFL)
+        end = threading.Timer(max(0.0, grace_s - LAST_MOMENT_S), os._exit, [0])
+        end.daemon = True
+        end.start()
+        token.run_sync_soon(stop.set)
+        token.run_sync_soon(partial(log.info, "stopping", signal=signal.Signals(number).name, grace_s=grace_s))
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        before[each] = signal.signal(each, first)
+    try:
+        yield stop
+    finally:
+        if not stop.is_set():
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+def reading(server: Server, http: HttpServer, seats: Callable[[], Sequence[SeatHealth]]) -> Reading:
+    """Read the states of a running server for its metrics."""
+    registry = server.registry
+    return Reading(
+        cohorts=Counter(cohort.phase for cohort in registry.cohorts.values()),
+        held_members=registry.held,
+        waiting_verifies=len(registry.waiters),
+        open_sessions=len(registry.sessions),
+        groups=len(registry.groups),
+        admission_open=registry.admission.open,
+        calls_in_flight=server.slots.in_use,
+        calls_waiting=server.slots.waiting,
+        running_requests=server.gate.running,
+        connections=len(http.connections),
+        resting=[(seat.endpoint, seat.resting) for seat in seats()],
+    )

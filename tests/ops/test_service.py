@@ -1,0 +1,230 @@
+"""`serve` as a real process: it comes up, says so, answers, and ends as it should, whatever ends it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from genrm_trio.ops import service
+from genrm_trio.ops.complaints import StartupError
+from genrm_trio.ops.sources import load
+from genrm_trio.runtime.server import Server
+
+JUDGE = {"base_url": "http://127.0.0.1:1"}
+RECORDED = {"backend": "recorded", "recording": __file__}
+NOWHERE = Path("/nowhere/file")
+ANSWER = {
+    "responses_create_params": {"input": "p"},
+    "response": {
+        "id": "r",
+        "created_at": 0,
+        "model": "m",
+        "object": "response",
+        "output": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    },
+}
+
+
+def started(command: list[str]) -> subprocess.Popen[str]:
+    """Start a command with its output in pipes, and without settings of ours around it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GENRM_TRIO_")}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def serving(tmp_path: Path, *options: str, **settings: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `serve` with these settings on a free port; yields the process and its URL."""
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"judge": JUDGE, **settings}))
+    command = [sys.executable, "-m", "genrm_trio", "serve", "--config", str(config), "--port", "0", *options]
+    with started(command) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            yield process, line.split()[-1] if line else ""
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str], within_s: float = 10) -> tuple[int, str]:
+    """Return the exit code and the log of a process that ends by itself."""
+    _, log = process.communicate(timeout=within_s)
+    return process.returncode, log
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as reply:
+        body: bytes = reply.read()
+        return body.decode()
+
+
+def hold_a_verify(url: str) -> socket.socket:
+    """Send the first of two members and leave its request waiting."""
+    host, port = re.findall(r"//(.*):(\d+)", url)[0]
+    body = json.dumps({**ANSWER, "_ng_group_id": "g", "_ng_group_attempt": 0, "_ng_rollout_index": 0}).encode()
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    head = f"POST /verify HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def wait_until_held(url: str) -> None:
+    while "genrm_trio_waiting_verifies 1.0" not in get(f"{url}/metrics"):
+        pass
+
+
+def test_it_says_where_it_serves_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
+    ready = tmp_path / "url"
+    ready.write_text("stale")
+    with serving(tmp_path, "--ready-file", str(ready)) as (process, url):
+        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+        process.send_signal(signal.SIGTERM)
+        code, log = ended(process)
+    assert code == 0, log
+    assert ready.read_text() == url
+    assert [json.loads(line)["event"] for line in log.splitlines()][-1] == "stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_held_requests_get_their_503_when_it_ends(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path, num_rollouts_per_prompt=2) as (process, url):
+        with hold_a_verify(url) as connection:
+            wait_until_held(url)
+            process.send_signal(number)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        code, log = ended(process)
+    assert code == 0, log
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"shutting down" in answer
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, shutdown_grace_s=60, num_rollouts_per_prompt=2) as (process, url):
+        host, port = re.findall(r"//(.*):(\d+)", url)[0]
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(b"POST /verify HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")  # and no body
+            while "genrm_trio_connections 2.0" not in get(f"{url}/metrics"):
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert process.stderr is not None
+            while "stopping" not in process.stderr.readline():
+                pass
+            process.send_signal(signal.SIGTERM)
+            code, _ = ended(process, within_s=5)
+    assert code == -signal.SIGTERM
+
+
+def test_metrics_tell_what_happens(tmp_path: Path) -> None:
+    with serving(tmp_path, num_rollouts_per_prompt=2) as (_, url), hold_a_verify(url):
+        wait_until_held(url)
+        metrics = get(f"{url}/metrics")
+    assert 'genrm_trio_cohorts{phase="collecting"} 1.0' in metrics
+    assert "genrm_trio_held_members 2.0" in metrics
+    assert "genrm_trio_cohorts_started_total 1.0" in metrics
+    assert 'genrm_trio_requests_total{route="/metrics",status="200"}' in metrics
+    assert 'genrm_trio_judge_endpoint_resting{endpoint="127.0.0.1:1"} 0.0' in metrics
+
+
+def test_a_trace_has_every_action(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    with serving(tmp_path, "--trace", str(trace), num_rollouts_per_prompt=2) as (process, url), hold_a_verify(url):
+        wait_until_held(url)
+        process.send_signal(signal.SIGTERM)
+        code, log = ended(process)
+    assert code == 0, log
+    events = [json.loads(line)["event"] for line in trace.read_text().splitlines()]
+    assert events[0] == "Submit"
+    assert events[-1] == "ShutDown"
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "fragment"),
+    [
+        (service.Options(await_restore=True), {}, "checkpoint.enabled is false"),
+        (service.Options(record=Path("x")), {"judge": RECORDED}, "judge.backend is recorded"),
+        (service.Options(trace=NOWHERE), {}, "--trace /nowhere/file: No such file"),
+        (service.Options(record=NOWHERE), {}, "--record /nowhere/file: No such file"),
+        (service.Options(ready_file=NOWHERE), {}, "--ready-file /nowhere/file: No such file"),
+        (service.Options(), {"host": "203.0.113.1"}, "cannot listen on 203.0.113.1"),
+        (service.Options(), {"judge": RECORDED}, "judge.recording"),
+    ],
+)
+def test_what_cannot_start_says_why(
+    tmp_path: Path, options: service.Options, settings: dict[str, object], fragment: str
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"judge": JUDGE, "port": 0, **settings}))
+    with pytest.raises(StartupError, match=re.escape(fragment)):
+        service.serve(load(config), options)
+
+
+def test_a_port_that_is_taken_says_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with serving(tmp_path, "--port", port) as (process, _):
+            code, log = ended(process)
+    assert code == 2
+    assert "Traceback" not in log
+    assert f"cannot listen on 127.0.0.1 port {port}" in log
+
+
+def test_an_error_in_a_task_of_the_server_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def crash(self: Server) -> None:
+        raise RuntimeError("the sweep broke")
+
+    monkeypatch.setattr(Server, "_sweep", crash)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    assert service.serve(load(None, {"port": 0}), service.Options()) == 1
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+    last = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert last["event"] == "server_failed"
+    assert "the sweep broke" in last["exception"]
+
+
+def test_no_configuration_serves_the_example_and_says_so_loudly() -> None:
+    with started([sys.executable, "-m", "genrm_trio", "serve", "--port", "0"]) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        assert get(f"{url}/readyz")
+        process.send_signal(signal.SIGTERM)
+        code, log = ended(process)
+    assert code == 0
+    assert "NO JUDGE IS CONFIGURED" in log
+
+
+STUCK = """
+import trio
+from genrm_trio.ops.service import _stop_signals
+
+async def main():
+    with _stop_signals(0.3):
+        print("up", flush=True)
+        while True:
+            pass
+
+trio.run(main)
+"""
+
+
+def test_a_stuck_loop_does_not_keep_the_process_alive() -> None:
+    with started([sys.executable, "-c", STUCK]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        code, log = ended(process)
+    assert code == 0, log
