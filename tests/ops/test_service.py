@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,6 +137,27 @@ def test_metrics_tell_what_happens(tmp_path: Path) -> None:
     assert "genrm_trio_cohorts_started_total 1.0" in metrics
     assert 'genrm_trio_requests_total{route="/metrics",status="200"}' in metrics
     assert 'genrm_trio_judge_endpoint_resting{endpoint="127.0.0.1:1"} 0.0' in metrics
+
+
+def test_checkpoints_bring_the_control_plane(tmp_path: Path) -> None:
+    checkpoint = {"enabled": True, "control_auth_token": "t", "root": str(tmp_path)}
+    with serving(tmp_path, session_secret="s", checkpoint=checkpoint) as (_, url):
+        request = urllib.request.Request(
+            f"{url}/ng-control/v1/checkpoint/status", headers={"authorization": "Bearer t"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            status = json.load(reply)
+        metrics = get(f"{url}/metrics")
+    assert (status["instance"], status["phase"]) == ("genrm_compare", "idle")
+    assert 'genrm_trio_checkpoint_phase{phase="idle"} 1.0' in metrics
+
+
+def test_without_checkpoints_there_is_no_control_plane(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, url):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(f"{url}/ng-control/v1/checkpoint/status")
+        caught.value.close()
+    assert caught.value.code == 404
 
 
 def test_a_trace_has_every_action(tmp_path: Path) -> None:

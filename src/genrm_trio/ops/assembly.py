@@ -6,12 +6,15 @@ Every translation of a setting into another room's word stands here once. What c
 
 import random
 import secrets
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
+from genrm_trio.checkpoints.phases import LeaseRules
+from genrm_trio.checkpoints.store import FileStore
 from genrm_trio.core.state import Limits
 from genrm_trio.judging.chat import Chat
 from genrm_trio.judging.endpoint import Address, Endpoint
@@ -27,7 +30,8 @@ from genrm_trio.judging.transport import Dialect, HttpJudge, TransportRules
 from genrm_trio.judging.verdict import VerdictRules
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.settings import JudgeEndpoint, JudgeSettings, Settings
-from genrm_trio.runtime.server import Policy
+from genrm_trio.runtime.control import Control
+from genrm_trio.runtime.server import Policy, Server
 from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.serving.limits import ServingLimits
 
@@ -96,6 +100,15 @@ def web_policy(settings: Settings) -> WebPolicy:
         checkpoints=settings.checkpoint.enabled,
         control_auth_token=_clear(settings.checkpoint.control_auth_token),
     )
+
+
+def control(settings: Settings, server: Server, trouble: Callable[[str], None]) -> Control:
+    """Return the control plane, over files."""
+    section = settings.checkpoint
+    root = section.root.absolute() if section.root is not None else None
+    rules = LeaseRules(max_deadline_s=section.max_deadline_s, grace_s=section.lease_grace_seconds)
+    store = FileStore(settings.name, root=root)
+    return Control(server, store, instance=settings.name, rules=rules, trouble=trouble)
 
 
 def transport_rules(settings: Settings) -> TransportRules:

@@ -119,6 +119,11 @@ class RequestWatch:
         self._metrics.requests.labels(path if path in ROUTES else "other", str(served.status)).inc()
 
 
+def checkpoint_trouble(text: str) -> None:
+    """Log what went wrong with a checkpoint and no call was told."""
+    log.warning("checkpoint_trouble", text=text)
+
+
 async def watch_loop(metrics: Metrics) -> None:
     """Measure for ever how late the event loop wakes a task; a stuck loop shows as one large value."""
     while True:

@@ -25,10 +25,11 @@ from genrm_trio.judging.transport import HttpJudge
 from genrm_trio.ops import assembly, logs
 from genrm_trio.ops.complaints import StartupError, leaves
 from genrm_trio.ops.metrics import CONTENT_TYPE, Metrics, Reading
-from genrm_trio.ops.observers import CohortWatch, JudgeWatch, RequestWatch, watch_loop
+from genrm_trio.ops.observers import CohortWatch, JudgeWatch, RequestWatch, checkpoint_trouble, watch_loop
 from genrm_trio.ops.settings import Settings, secrets_of
 from genrm_trio.ops.sources import Loaded
 from genrm_trio.ops.tracing import TraceFile, traced
+from genrm_trio.runtime.control import Control
 from genrm_trio.runtime.server import Server
 from genrm_trio.web.app import WebApp
 from genrm_trio.web.serving import Server as HttpServer
@@ -92,6 +93,35 @@ def _report_descriptors(settings: Settings) -> None:
         log.warning("descriptor_limit_low", text=limit.text)
 
 
+@dataclass(frozen=True, slots=True)
+class House:
+    """All that runs: the runtime, the control plane when checkpoints are on, and what HTTP reaches them by."""
+
+    server: Server
+    control: Control | None
+    app: WebApp
+    http: HttpServer
+    seats: Callable[[], Sequence[SeatHealth]]
+
+    def reading(self) -> Reading:
+        """Read the states of everything for the metrics."""
+        registry = self.server.registry
+        return Reading(
+            cohorts=Counter(cohort.phase for cohort in registry.cohorts.values()),
+            held_members=registry.held,
+            waiting_verifies=len(registry.waiters),
+            open_sessions=len(registry.sessions),
+            groups=len(registry.groups),
+            admission_open=registry.admission.open,
+            calls_in_flight=self.server.slots.in_use,
+            calls_waiting=self.server.slots.waiting,
+            running_requests=self.server.gate.running,
+            connections=len(self.http.connections),
+            checkpoint_phase=self.control.phases.visible_phase.value if self.control is not None else None,
+            resting=[(seat.endpoint, seat.resting) for seat in self.seats()],
+        )
+
+
 async def _serve(settings: Settings, options: Options, trace: TraceFile | None) -> None:
     """Build everything, serve, and give everything back."""
     metrics = Metrics()
@@ -100,41 +130,54 @@ async def _serve(settings: Settings, options: Options, trace: TraceFile | None) 
     judge = live if options.record is None else assembly.recorded_to(options.record, live, watch)
     seats = live.panel.health if isinstance(live, HttpJudge) else tuple
     try:
-        await _run(settings, options, judge, seats, metrics, trace)
+        house = _build(settings, options, judge, seats, metrics, trace)
+        await _run(house, settings, options, metrics, trace)
     finally:
         with trio.CancelScope(shield=True):
             await judge.aclose()
 
 
-async def _run(
+def _build(
     settings: Settings,
     options: Options,
     judge: Judge,
     seats: Callable[[], Sequence[SeatHealth]],
     metrics: Metrics,
     trace: TraceFile | None,
-) -> None:
-    """Serve from the first request to the last answer."""
+) -> House:
+    """Put the rooms together; nothing runs yet."""
     watch, hold = CohortWatch(metrics), options.await_restore
     server = Server(assembly.policy(settings), judge, observer=watch, trace=trace, await_restore=hold)
-    app = WebApp(server, assembly.web_policy(settings), metrics=lambda: (metrics.exposition(), CONTENT_TYPE))
-    limits = assembly.serving_limits(settings)
-    http = app.http_server(limits, on_served=RequestWatch(metrics))
-    metrics.read_from(partial(reading, server, http, seats))
+    control = assembly.control(settings, server, checkpoint_trouble) if settings.checkpoint.enabled else None
+    app = WebApp(
+        server,
+        assembly.web_policy(settings),
+        control=control,
+        metrics=lambda: (metrics.exposition(), CONTENT_TYPE),
+    )
+    http = app.http_server(assembly.serving_limits(settings), on_served=RequestWatch(metrics))
+    house = House(server, control, app, http, seats)
+    metrics.read_from(house.reading)
+    return house
+
+
+async def _run(house: House, settings: Settings, options: Options, metrics: Metrics, trace: TraceFile | None) -> None:
+    """Serve from the first request to the last answer."""
     try:
-        listeners, url = await listen(settings.host, settings.port, limits)
+        listeners, url = await listen(settings.host, settings.port, house.http.limits)
     except OSError as error:
-        raise StartupError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}"
-        ) from None
+        where = f"{settings.host} port {settings.port}"
+        raise StartupError(f"cannot listen on {where}: {error.strerror or error}") from None
     with _stop_signals(settings.shutdown_grace_s) as stop:
         async with trio.open_nursery() as background:
-            await background.start(server.run)
+            await background.start(house.server.run)
+            if house.control is not None:
+                await background.start(house.control.run)
             background.start_soon(watch_loop, metrics)
             if trace is not None:
                 background.start_soon(trace.keep_flushed)
             async with trio.open_nursery() as front:
-                await front.start(partial(app.serve, http, listeners, shutdown_trigger=stop.wait))
+                await front.start(partial(house.app.serve, house.http, listeners, shutdown_trigger=stop.wait))
                 _announce(url, options.ready_file)
             background.cancel_scope.cancel()
 
@@ -179,21 +222,3 @@ def _stop_signals(grace_s: float) -> Iterator[trio.Event]:
         if not stop.is_set():
             for each, handler in before.items():
                 signal.signal(each, handler)
-
-
-def reading(server: Server, http: HttpServer, seats: Callable[[], Sequence[SeatHealth]]) -> Reading:
-    """Read the states of a running server for its metrics."""
-    registry = server.registry
-    return Reading(
-        cohorts=Counter(cohort.phase for cohort in registry.cohorts.values()),
-        held_members=registry.held,
-        waiting_verifies=len(registry.waiters),
-        open_sessions=len(registry.sessions),
-        groups=len(registry.groups),
-        admission_open=registry.admission.open,
-        calls_in_flight=server.slots.in_use,
-        calls_waiting=server.slots.waiting,
-        running_requests=server.gate.running,
-        connections=len(http.connections),
-        resting=[(seat.endpoint, seat.resting) for seat in seats()],
-    )
