@@ -1,5 +1,6 @@
 """What the documents promise about settings and commands is what the code does."""
 
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -9,9 +10,15 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from genrm_trio.judging.judge import Unobserved
+from genrm_trio.ops import assembly
+from genrm_trio.ops.agreement import agreement, mean_agreement
+from genrm_trio.ops.batch import Batch, Files
 from genrm_trio.ops.complaints import StartupError
+from genrm_trio.ops.demo import CALLS, PLAYED
+from genrm_trio.ops.rows import read_rows
 from genrm_trio.ops.settings import Settings
-from genrm_trio.ops.sources import load
+from genrm_trio.ops.sources import example_rows, load
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,3 +78,21 @@ def test_the_documents_configurations_are_valid(tmp_path: Path, monkeypatch: pyt
             load(tmp_path / "c.yaml")
             found += 1
     assert found >= 2
+
+
+async def test_the_figures_in_the_readme_are_those_of_the_demo(tmp_path: Path) -> None:
+    rows = {row.question_id: row for row in read_rows(example_rows())}
+    lines = []
+    for aggregator, strategy in PLAYED:
+        settings = load(None, {"aggregator_method": aggregator, "comparison_strategy": strategy}).settings
+        files = Files(example_rows(), tmp_path / f"{aggregator}-{strategy}.jsonl")
+        judge = assembly.make_judge(settings, Unobserved())
+        await Batch(assembly.policy(settings), judge, files, lambda tally: None).run()
+        judged = [json.loads(line) for line in files.output.read_text().splitlines()]
+        scores = [[answer.gpt4_score for answer in rows[group["id"]].answers] for group in judged]
+        agreements = [agreement(group["rewards"], one) for group, one in zip(judged, scores, strict=True)]
+        mean, lowest = mean_agreement(agreements), min(one.kendall for one in agreements)
+        figures = f"{mean.kendall:.3f} | {lowest:.3f} | {mean.spearman:.3f}"
+        lines.append(f"| `{aggregator}` | `{strategy}` | {CALLS[strategy]} | {figures} |")
+    readme = (ROOT / "README.md").read_text()
+    assert [line for line in lines if line not in readme] == []

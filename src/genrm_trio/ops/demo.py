@@ -55,6 +55,11 @@ class Run:
     agreements: tuple[Agreement, ...]
 
     @property
+    def heading(self) -> str:
+        """Its name over a narrow column."""
+        return "\n".join([*self.aggregator.replace("_", "_ ").split(), self.strategy])
+
+    @property
     def tau(self) -> str:
         """The mean of Kendall's tau-b."""
         return f"{mean_agreement(self.agreements).kendall:.3f}"
@@ -132,7 +137,7 @@ def _cohort_table(number: int, runs: Sequence[Run]) -> Table:
     prompt = " ".join(row.prompt.split())
     table = Table(title=f"{number + 1}. {prompt[:80]}", title_justify="left")
     table.add_column("model")
-    for name in ("GPT-4's\nscore", *(f"{run.aggregator}\n{run.strategy}" for run in runs)):
+    for name in ("GPT-4's\nscore", *(run.heading for run in runs)):
         table.add_column(name, justify="right")
     for index in sorted(range(len(row.answers)), key=lambda i: (-row.answers[i].gpt4_score, row.answers[i].model)):
         rewards = [run.cohorts[number].rewards[index] for run in runs]
