@@ -14,8 +14,10 @@ from tests.support.points import Parking
 from tests.support.scene import policy
 from tests.web.bodies import as_json, verify
 
+from genrm_trio.checkpoints.store import Store
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.runtime.bell import Bell
+from genrm_trio.runtime.control import Control
 from genrm_trio.runtime.server import Policy, Server
 from genrm_trio.web.app import WebApp
 from genrm_trio.web.policy import WebPolicy
@@ -23,6 +25,7 @@ from genrm_trio.web.serving import Server as HttpServer
 from genrm_trio.web.serving import ServingLimits
 
 SECRET = "a secret of the tests"
+CONTROL_TOKEN = "controllers only"
 
 
 @dataclass(frozen=True)
@@ -174,15 +177,20 @@ async def site(
     limits: ServingLimits | None = None,
     points: Parking | None = None,
     await_restore: bool = False,
+    store: Store | None = None,
     **changes: Any,
 ) -> AsyncIterator[Site]:
-    """The application, running; `changes` are fields of its WebPolicy."""
+    """The application, running; with a control plane when there is a store. `changes` are fields of its WebPolicy."""
     judge = judge or ScriptedJudge()
     server = Server(rules or policy(), judge, points=points, await_restore=await_restore)
-    app = WebApp(server, WebPolicy("genrm_compare", SECRET, **{"checkpoints": True, **changes}))
+    control = Control(server, store, instance="genrm_compare") if store is not None else None
+    told = {"checkpoints": True, "control_auth_token": CONTROL_TOKEN, **changes}
+    app = WebApp(server, WebPolicy("genrm_compare", SECRET, **told), control=control)
     http = app.http_server(limits or ServingLimits())
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
+        if control is not None:
+            await nursery.start(control.run)
         yield Site(server, http, judge, nursery)
         server.shut_down()
         nursery.cancel_scope.cancel()

@@ -5,9 +5,8 @@ Quart routes; then come the bearer token, admission, and the handler under a gua
 Quart-Trio are not used: nothing may run where its crash is swallowed.
 """
 
-import hmac
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import trio
 from hypercorn.typing import ASGIReceiveEvent, HTTPScope
@@ -15,22 +14,24 @@ from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
+from genrm_trio.runtime.control import Control
 from genrm_trio.runtime.gate import Closing, Kind, Stale
 from genrm_trio.runtime.server import Server
 from genrm_trio.web import errors
+from genrm_trio.web.control_routes import ControlRoutes
 from genrm_trio.web.cookies import SessionCookies
 from genrm_trio.web.errors import InvalidBody, Reply
 from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.prefix import split_prefix
 from genrm_trio.web.reports import report
+from genrm_trio.web.requests import Reading
 from genrm_trio.web.routes import DataRoutes, ok
 from genrm_trio.web.serving import Server as HttpServer
 from genrm_trio.web.serving import ServingLimits, serve
 from genrm_trio.web.serving.exchange import Application
 from genrm_trio.web.serving.server import Served
-from genrm_trio.web.visits import VISIT, Front, Visit
-
-Handler: TypeAlias = Callable[[Visit], Awaitable[Reply]]
+from genrm_trio.web.tokens import bearer_is, unauthorized
+from genrm_trio.web.visits import VISIT, Front, Handler, Visit
 
 HEALTH_PATHS = ("/", "/health", "/healthz", "/livez", "/readyz")
 CONTROL_PATH = "/ng-control/"
@@ -40,7 +41,8 @@ READING_METHODS = frozenset({"GET", "HEAD"})
 class WebApp:
     """The ASGI application of one runtime server.
 
-    `metrics` gives the exposition and its media type for `GET /metrics`; without it there is no such route.
+    `control` is the control plane when checkpoints are on; without it those routes are 404. `metrics` gives the
+    exposition and its media type for `GET /metrics`; without it there is no such route.
     """
 
     def __init__(
@@ -48,12 +50,18 @@ class WebApp:
         server: Server,
         policy: WebPolicy,
         *,
+        control: Control | None = None,
         metrics: Callable[[], tuple[bytes, str]] | None = None,
     ) -> None:
         self._server = server
         self._policy = policy
         self._metrics = metrics
-        self._data = DataRoutes(server, policy)
+        reading = Reading()
+        self._data = DataRoutes(server, policy, reading)
+        self._control = None
+        if control is not None:
+            assert policy.control_auth_token, "start-up refuses checkpoints without a token"
+            self._control = ControlRoutes(control, policy.control_auth_token, reading)
         self.draining = False
         self._quart = _bare_quart()
         self._add_routes()
@@ -89,6 +97,9 @@ class WebApp:
         for path in HEALTH_PATHS:
             self._add("GET", path, self._ready if path == "/readyz" else self._health)
         self._add("GET", "/reverify_mode", self._data.reverify_mode)
+        if self._control is not None:
+            for (method, path), handler in self._control.routes().items():
+                self._add(method, path, handler)
         if self._metrics is not None:
             self._quart.add_url_rule("/metrics", "GET /metrics", self._metrics_view, methods=["GET"])
         self._quart.register_error_handler(HTTPException, self._http_error)
@@ -174,21 +185,6 @@ class WebApp:
             self._server.shut_down()
 
         await serve(http, listeners, shutdown_trigger=shutdown_trigger, release=release, task_status=task_status)
-
-
-def bearer_is(token: str | None) -> bool:
-    """Whether the current request carries this bearer token, compared in constant time; true when none is asked."""
-    if token is None:
-        return True
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    same = hmac.compare_digest(given.strip().encode("utf-8", "surrogatepass"), token.encode("utf-8"))
-    return same and scheme.lower() == "bearer"
-
-
-def unauthorized() -> Reply:
-    """A data route was asked without its token."""
-    reply = errors.detail(401, "unauthorized", "this route requires a bearer token")
-    return Reply(reply.status, reply.body, {**reply.headers, "www-authenticate": "Bearer"})
 
 
 async def _guarded(handler: Handler) -> Response:

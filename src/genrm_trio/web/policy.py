@@ -5,8 +5,8 @@ from dataclasses import dataclass
 INLINE_BYTES = 256 * 1024
 """Bodies up to this size are read on the event loop; a thread for them would cost more than it saves."""
 
-READING_THREADS = 2
-"""Large bodies that are read and digested at once."""
+READING_THREADS = 1
+"""Large bodies that are read and digested at once: the interpreter runs one at a time anyway."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,7 @@ A handler gets the request's Visit and returns a Reply. How it is routed, author
 application's business.
 """
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import structlog
-import trio
 from quart import request
 
 from genrm_trio.core.outcome import JSON, CohortFailed, JudgeFailed, Refused, Rewarded
@@ -19,7 +15,8 @@ from genrm_trio.runtime.evaluation import Contender
 from genrm_trio.runtime.server import Server, Verification
 from genrm_trio.web import errors
 from genrm_trio.web.errors import InvalidBody, Problem, Reply, to_json
-from genrm_trio.web.policy import INLINE_BYTES, READING_THREADS, WebPolicy
+from genrm_trio.web.policy import WebPolicy
+from genrm_trio.web.requests import Reading, request_body
 from genrm_trio.web.verification import (
     Identified,
     VerifyReader,
@@ -33,43 +30,27 @@ from genrm_trio.web.wire import Echo, read_aggregate, read_close, read_compare, 
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-V = TypeVar("V", bytes, memoryview)
-
 
 def ok(body: bytes) -> Reply:
     """A success."""
     return Reply(200, body)
 
 
-async def request_body() -> bytes:
-    """The whole body of the current request; Quart keeps no copy of it."""
-    body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    assert isinstance(body, bytes), "asked for as bytes"
-    return body
-
-
 class DataRoutes:
     """The handlers of one server."""
 
-    def __init__(self, server: Server, policy: WebPolicy) -> None:
+    def __init__(self, server: Server, policy: WebPolicy, reading: Reading) -> None:
         self._server = server
         self._policy = policy
         self._reader = VerifyReader(server.policy)
-        self._threads = trio.CapacityLimiter(READING_THREADS)
+        self._reading = reading
         self._warned_of_omitted_attempt = False
-
-    async def _read(self, read: Callable[[V], T], source: V) -> T:
-        """Run a pure reader, in a thread when its input is large."""
-        if len(source) <= INLINE_BYTES:
-            return read(source)
-        return await trio.to_thread.run_sync(read, source, limiter=self._threads)
 
     # -- verify ----------------------------------------------------------------------------------------
 
     async def verify(self, visit: Visit) -> Reply:
         """Hold the request until its cohort has an outcome (contract 5 and 6)."""
-        asked = await self._read(self._reader.read, await request_body())
+        asked = await self._reading.read(self._reader.read, await request_body())
         if isinstance(asked, Reply):
             return asked
         if isinstance(asked, Echo):
@@ -107,7 +88,7 @@ class DataRoutes:
                     episode=visit.episode,
                 )
             missing = needed_schemes(known) - digests.keys()
-            digests |= await self._read(digest_under(missing), asked.response)
+            digests |= await self._reading.read(digest_under(missing), asked.response)
 
     def _final(self, visit: Visit, body: bytes) -> Reply:
         """A 2xx reply, which ends its session unless a close will follow (contract 3.4)."""
@@ -127,7 +108,7 @@ class DataRoutes:
         """Start, repeat or claim a session (contract 3.2)."""
         if self._policy.checkpoints:
             visit.headers["x-ng-checkpoint-verify"] = "replay"
-        seed = await self._read(read_seed, await request_body())
+        seed = await self._reading.read(read_seed, await request_body())
         if visit.episode is not None and seed.episode not in {None, visit.episode}:
             text = f"episode_id differs from the path's {visit.episode.key!r}"
             raise InvalidBody(Problem("value_error", ("body", "episode_id"), text))
@@ -151,7 +132,7 @@ class DataRoutes:
 
     async def close_session(self, visit: Visit) -> Reply:
         """End the cookie's session, known or not (contract 3.3)."""
-        close = await self._read(read_close, await request_body())
+        close = await self._reading.read(read_close, await request_body())
         self._server.end_session(visit.session_id, "close")
         return ok(to_json({"resources_session_id": close.session_id}))
 
@@ -159,7 +140,7 @@ class DataRoutes:
 
     async def compare(self, visit: Visit) -> Reply:
         """Judge answers at once, outside any cohort (contract 8)."""
-        asked = await self._read(read_compare, await request_body())
+        asked = await self._reading.read(read_compare, await request_body())
         rubrics = self._server.policy.limits.rubrics
         if rubrics and not asked.rubric_ids:
             return errors.detail(422, "invalid_request", "expected_rubric_ids must not be empty in rubric mode")
@@ -179,7 +160,7 @@ class DataRoutes:
 
     async def aggregate(self, visit: Visit) -> Reply:
         """Statistics over finished rollouts (contract 9)."""
-        return ok(await self._read(_aggregated, await request_body()))
+        return ok(await self._reading.read(_aggregated, await request_body()))
 
     async def reverify_mode(self, visit: Visit) -> Reply:
         """This server cannot verify a finished rollout again."""

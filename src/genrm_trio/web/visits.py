@@ -5,12 +5,13 @@ Plain ASGI around the application, so that every answer carries the cookie, 404 
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from hypercorn.typing import ASGIReceiveEvent, HTTPScope
 
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.web.cookies import SessionCookies, fresh_session_id
+from genrm_trio.web.errors import Reply
 from genrm_trio.web.prefix import split_prefix
 from genrm_trio.web.serving.exchange import Application
 
@@ -31,6 +32,10 @@ class Visit:
     session_id: str
     headers: dict[str, str] = field(default_factory=dict)
     after_reply: list[Callable[[], object]] = field(default_factory=list)
+
+
+Handler: TypeAlias = Callable[[Visit], Awaitable[Reply]]
+"""Answers one request; what it raises is its guard's business."""
 
 
 class Front:

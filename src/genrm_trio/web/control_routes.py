@@ -1,0 +1,102 @@
+"""The control plane over HTTP (contract 10): the token, the body, and the words of a refusal.
+
+What a call does is the runtime's Control. These routes exist only when checkpoints are on, and pass every bound.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import trio
+from pydantic import ValidationError
+
+from genrm_trio.checkpoints.calls import (
+    Call,
+    CommitCall,
+    ForgetCall,
+    PrepareCall,
+    RenewCall,
+    RestoreCall,
+    ResumeCall,
+    RetireCall,
+    read_call,
+)
+from genrm_trio.checkpoints.errors import ControlRefused
+from genrm_trio.core.outcome import JSON
+from genrm_trio.runtime.control import Control
+from genrm_trio.web import errors
+from genrm_trio.web.errors import InvalidBody, Reply, to_json
+from genrm_trio.web.requests import Reading, request_body
+from genrm_trio.web.tokens import bearer_is, control_unauthorized
+from genrm_trio.web.visits import Handler, Visit
+from genrm_trio.web.wire.bodies import problems_of
+from genrm_trio.web.wire.strict import read_object
+
+PREFIX = "/ng-control/v1/checkpoint"
+
+
+SLICE = 4096
+"""Entries of a reply's list that are written between two checkpoints of the event loop."""
+
+
+class ControlRoutes:
+    """The handlers of one control plane."""
+
+    def __init__(self, control: Control, token: str, reading: Reading) -> None:
+        self._control = control
+        self._token = token
+        self._reading = reading
+
+    def routes(self) -> Mapping[tuple[str, str], Handler]:
+        """Every route by method and path."""
+        calls: dict[str, tuple[type[Call], Callable[[Any], Awaitable[Mapping[str, JSON]]]]] = {
+            "prepare": (PrepareCall, self._control.prepare),
+            "renew": (RenewCall, self._control.renew),
+            "retire": (RetireCall, self._control.retire),
+            "forget": (ForgetCall, self._control.forget),
+            "commit": (CommitCall, self._control.commit),
+            "restore": (RestoreCall, self._control.restore),
+            "resume": (ResumeCall, self._control.resume),
+        }
+        found = {("POST", f"{PREFIX}/{name}"): self._call(*call) for name, call in calls.items()}
+        return {("GET", f"{PREFIX}/status"): self._status, **found}
+
+    async def _status(self, visit: Visit) -> Reply:
+        if not bearer_is(self._token):
+            return control_unauthorized()
+        return Reply(200, to_json(self._control.status()))
+
+    def _call(self, model: type[Call], act: Callable[[Any], Awaitable[Mapping[str, JSON]]]) -> Handler:
+        async def handler(visit: Visit) -> Reply:
+            if not bearer_is(self._token):
+                return control_unauthorized()
+            call = await self._read(model)
+            try:
+                return Reply(200, await _spoken(await act(call)))
+            except ControlRefused as refused:
+                return errors.control(refused.code, refused.detail, status=refused.status)
+
+        return handler
+
+    async def _read(self, model: type[Call]) -> Call:
+        body = await request_body()
+        await self._reading.read(read_object, body)
+        try:
+            return await read_call(model, body)
+        except ValidationError as error:
+            raise InvalidBody(*problems_of(error)) from None
+
+
+async def _spoken(reply: Mapping[str, JSON]) -> bytes:
+    """A reply as JSON. A commit may name a million episodes, and the event loop is not held up by them."""
+    parts = []
+    for name, value in reply.items():
+        parts.append(to_json(name) + b":" + (await _list(value) if isinstance(value, list) else to_json(value)))
+    return b"{" + b",".join(parts) + b"}"
+
+
+async def _list(values: list[JSON]) -> bytes:
+    slices = []
+    for at in range(0, len(values), SLICE):
+        slices.append(to_json(values[at : at + SLICE])[1:-1])
+        await trio.lowlevel.checkpoint()
+    return b"[" + b",".join(slices) + b"]"

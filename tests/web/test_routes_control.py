@@ -1,0 +1,153 @@
+"""The control plane over HTTP: the token first, bodies, refusals in their shape, and a crash that loses nothing."""
+
+import time
+from typing import Any
+
+import pytest
+import trio
+from tests.support.plane import memory_store
+from tests.web.app_harness import CONTROL_TOKEN, Answer, Site, site
+from tests.web.bodies import response, verify
+
+from genrm_trio.web.control_routes import PREFIX, SLICE, _spoken
+
+BEARER = {"authorization": f"Bearer {CONTROL_TOKEN}"}
+
+
+async def call(s: Site, name: str, checkpoint: str = "c1", **fields: Any) -> Answer:
+    body = {"checkpoint_id": checkpoint, "deadline_ts": time.time() + 60, **fields}
+    return await s.ask("POST", f"{PREFIX}/{name}", body, headers=BEARER)
+
+
+async def status(s: Site) -> Any:
+    answer = await s.ask("GET", f"{PREFIX}/status", headers=BEARER)
+    assert answer.status == 200
+    return answer.json
+
+
+async def test_the_token_comes_before_the_body() -> None:
+    async with site(store=memory_store()) as s:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {CONTROL_TOKEN}"}):
+            for method, name in (("GET", "status"), ("POST", "prepare"), ("POST", "resume")):
+                answer = await s.ask(method, f"{PREFIX}/{name}", b"no json", headers=headers)
+                assert (answer.status, answer.json["error"]["code"]) == (401, "unauthorized")
+
+
+async def test_status() -> None:
+    async with site(store=memory_store()) as s:
+        told = await status(s)
+        assert (told["kind"], told["instance"], told["phase"], told["mode"]) == (
+            "resources",
+            "genrm_compare",
+            "idle",
+            "exported",
+        )
+        assert told["verify"] == told["verify_step_type"] == "replay"
+
+
+@pytest.mark.parametrize(
+    ("body", "loc"),
+    [
+        (b"", ["body"]),
+        (b"[]", ["body"]),
+        (b'{"deadline_ts":NaN}', ["body", 15]),
+        ({}, ["body", "checkpoint_id"]),
+        ({"checkpoint_id": "c", "deadline_ts": "soon"}, ["body", "deadline_ts"]),
+        ({"checkpoint_id": "c/d", "deadline_ts": 1.0}, ["body", "checkpoint_id"]),
+        ({"checkpoint_id": "c", "deadline_ts": 1.0, "more": 1}, ["body", "more"]),
+        ({"checkpoint_id": "\ud800", "deadline_ts": 1.0}, ["body"]),
+    ],
+)
+async def test_bodies_are_checked(body: Any, loc: list[str | int]) -> None:
+    async with site(store=memory_store()) as s:
+        answer = await s.ask("POST", f"{PREFIX}/prepare", body, headers=BEARER)
+        assert (answer.status, answer.code) == (422, "invalid_request")
+        assert answer.json["detail"][0]["loc"] == loc
+        assert (await status(s))["phase"] == "idle"
+
+
+async def test_refusals_have_the_shape_that_controllers_read() -> None:
+    async with site(store=memory_store()) as s:
+        answer = await call(s, "renew")
+        assert (answer.status, answer.json["error"]["code"]) == (409, "invalid_phase")
+        answer = await call(s, "restore", checkpoint_dir="nowhere", episode_ids=["r"])
+        assert (answer.status, answer.json["error"]["code"]) == (422, "invalid_checkpoint_state")
+        assert (await status(s))["phase"] == "idle"
+        assert (await s.ask("GET", f"{PREFIX}/prepare", headers=BEARER)).status == 405
+
+
+def numbered(index: int) -> dict[str, Any]:
+    return verify(index, response=response(text=str(index + 1)))
+
+
+async def play(s: Site, cookies: list[str], attempt: str = "") -> list[Answer]:
+    """Both members verify under their prefix, with a close to follow."""
+    follows = {"x-ng-close-follows": "1"}
+    requests = [
+        s.begin("POST", f"/ng-rollout/0-{i}{attempt}/verify", numbered(i), cookie=cookie, headers=follows)
+        for i, cookie in enumerate(cookies)
+    ]
+    return [await s.answered(request) for request in requests]
+
+
+async def test_a_crash_loses_no_outcome() -> None:
+    store = memory_store()
+    async with site(store=store) as s:
+        cookies = [await s.seeded(f"0-{i}") for i in range(2)]
+        told = await play(s, cookies)
+        assert [answer.status for answer in told] == [200, 200]
+        assert (await call(s, "prepare")).json["phase"] == "prepared"
+        committed = await call(s, "commit", checkpoint_dir="d")
+        assert (committed.status, committed.json["episode_ids"]) == (200, ["0-0", "0-1"])
+    async with site(store=store, await_restore=True) as s:
+        early = s.begin("POST", "/ng-rollout/0-0-a1/verify", numbered(0), cookie=cookies[0])
+        restored = await call(s, "restore", checkpoint_dir="d", episode_ids=["0-0", {"rollout_id": "0-1"}])
+        assert (restored.status, restored.json["restored"]) == (200, ["0-0-a1", "0-1-a1"])
+        assert early.answer is None
+        assert (await call(s, "resume")).json == {"phase": "idle", "idempotent": False}
+        assert (await s.answered(early)).json == told[0].json
+        assert [answer.json for answer in await play(s, cookies, "-a1")] == [answer.json for answer in told]
+        assert not s.judge.asks
+        stale = await s.ask("POST", "/ng-rollout/0-1/verify", numbered(1), cookie=cookies[1])
+        assert (stale.status, stale.json["error"]["code"]) == (409, "stale_attempt")
+
+
+async def test_a_held_outcome_waits_for_resume() -> None:
+    async with site(store=memory_store()) as s:
+        cookies = [await s.seeded(f"0-{i}") for i in range(2)]
+        await call(s, "prepare")
+        requests = [
+            s.begin("POST", f"/ng-rollout/0-{i}/verify", numbered(i), cookie=cookie) for i, cookie in enumerate(cookies)
+        ]
+        await s.judge.asked(2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(request.answer is None for request in requests)
+        await call(s, "resume")
+        assert [(await s.answered(request)).status for request in requests] == [200, 200]
+
+
+async def test_retire_and_forget() -> None:
+    async with site(store=memory_store()) as s:
+        cookie = await s.seeded("0-0")
+        held = s.begin("POST", "/ng-rollout/0-0/verify", numbered(0), cookie=cookie)
+        await s.waiting(1)
+        answer = await call(s, "retire", episode_ids=["0-0"])
+        assert (answer.status, answer.json) == (200, {"retired": ["0-0"]})
+        assert (await s.answered(held)).json["error"]["code"] == "stale_attempt"
+        assert (await call(s, "forget", rollout_ids=["0-0"])).json == {"forgotten": ["0-0"]}
+
+
+async def test_after_shutdown_only_status_and_resume_answer() -> None:
+    async with site(store=memory_store()) as s:
+        s.server.shut_down()
+        answer = await call(s, "prepare")
+        assert (answer.status, answer.json["error"]["code"]) == (503, "checkpoint_error")
+        assert "shutting down" in answer.json["error"]["detail"]
+        assert (await call(s, "resume")).status == 200
+        assert (await status(s))["phase"] == "idle"
+
+
+async def test_a_long_reply_is_written_in_slices() -> None:
+    keys = [f"r-{n}" for n in range(SLICE * 2 + 1)]
+    spoken = await _spoken({"phase": "committed", "none": [], "episode_ids": [*keys], "n": None})
+    assert spoken == b'{"phase":"committed","none":[],"episode_ids":["' + '","'.join(keys).encode() + b'"],"n":null}'
