@@ -214,6 +214,10 @@ class PhaseMachine:
         """Whether this checkpoint is the open one, and in one of these phases."""
         return self.active_id == checkpoint_id and self.phase in phases
 
+    def is_current(self, transfer: Transfer) -> bool:
+        """Whether this is what the open checkpoint was asked for, and not one of a checkpoint that was resumed."""
+        return self._open is not None and self._open.transfer is transfer
+
     # -- calls -----------------------------------------------------------------------------------------
 
     def admit(self, step: Step, checkpoint_id: str, now: float) -> None:
