@@ -51,7 +51,7 @@ def test_two_names(field: str, alias: str, value: Any) -> None:
     assert getattr(read_verify(as_json(verify(**bare))), name) == value
     assert getattr(read_verify(as_json(verify(**{field: value, alias: other}))), name) == value
     assert getattr(read_verify(as_json(verify(**{field: None, alias: value}))), name) == value
-    row = json.loads(read_verify(as_json(verify(**bare))).echo.masked("x"))
+    row = json.loads(b"".join(read_verify(as_json(verify(**bare))).echo.masked("x")))
     assert row[field] == value
     assert alias not in row
 
@@ -175,7 +175,7 @@ FIELDS: dict[str, JSON] = {"reward": 1.25, "reward_score_raw": 1.0, "genrm_outpu
 
 def test_a_success_reply() -> None:
     asked = read_verify(ODD)
-    reply = asked.echo.success(FIELDS)
+    reply = b"".join(asked.echo.success(FIELDS))
     assert b'"response":' + ODD_RESPONSE in reply
     assert b'"responses_create_params":' + ODD_PARAMS in reply
     row = json.loads(reply)
@@ -191,7 +191,7 @@ def test_a_success_reply() -> None:
 
 
 def test_a_masked_row() -> None:
-    reply = read_verify(ODD).echo.masked("x" * 3000)
+    reply = b"".join(read_verify(ODD).echo.masked("x" * 3000))
     assert b'"response":' + ODD_RESPONSE in reply
     assert b'"responses_create_params":' + ODD_PARAMS in reply
     assert b'"agent_ref":{"n":1.0,"deep":[[]]}' in reply
@@ -209,7 +209,7 @@ def test_a_masked_row() -> None:
 
 @pytest.mark.parametrize("given_config", [None, ..., "text", [1], {}])
 def test_instance_config_is_an_object_in_a_masked_row(given_config: Any) -> None:
-    row = json.loads(read_verify(as_json(verify(instance_config=given_config))).echo.masked("x"))
+    row = json.loads(b"".join(read_verify(as_json(verify(instance_config=given_config))).echo.masked("x")))
     assert row["instance_config"] == {"mask_sample": True}
 
 
@@ -235,7 +235,7 @@ def test_any_text_is_carried_unchanged(answer: str, group: str, principle: str, 
     read = read_verify(body)
     expected = json.loads(as_json([answer, group or "g", principle]))
     assert [read.answer.answer, read.group_id, read.principle] == expected
-    row = json.loads(read.echo.masked("reason"))
+    row = json.loads(b"".join(read.echo.masked("reason")))
     for name in extras.keys() - row.keys():
         assert name in SUCCESS_ONLY | {"group_id", "rollout_index", "task_index", "group_attempt"}
     assert row["response"] == json.loads(body)["response"]

@@ -5,7 +5,7 @@ Quart routes; then come the bearer token, admission, and the handler under a gua
 Quart-Trio are not used: nothing may run where its crash is swallowed.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 
 import trio
@@ -20,7 +20,7 @@ from genrm_trio.runtime.server import Server
 from genrm_trio.web import errors
 from genrm_trio.web.control_routes import ControlRoutes
 from genrm_trio.web.cookies import SessionCookies
-from genrm_trio.web.errors import InvalidBody, Reply
+from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Reply
 from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.prefix import split_prefix
 from genrm_trio.web.reports import report
@@ -35,6 +35,7 @@ from genrm_trio.web.visits import VISIT, Front, Handler, Visit
 
 HEALTH_PATHS = ("/", "/health", "/healthz", "/livez", "/readyz")
 CONTROL_PATH = "/ng-control/"
+SLICE_BYTES = 128 * 1024
 READING_METHODS = frozenset({"GET", "HEAD"})
 
 
@@ -148,7 +149,7 @@ class WebApp:
     def _admitted(self, kind: Kind, handler: Handler) -> Handler:
         """A data route: the token first, then admission, then the handler."""
 
-        async def enter(visit: Visit) -> Reply:
+        async def enter(visit: Visit) -> Reply | LargeReply:
             if not bearer_is(self._policy.data_auth_token):
                 return unauthorized()
             try:
@@ -165,7 +166,7 @@ class WebApp:
 
     def http_server(self, limits: ServingLimits, *, on_served: Callable[[Served], None] | None = None) -> HttpServer:
         """The HTTP server that serves this application within these bounds."""
-        return HttpServer(self, limits, essential=self.essential, on_served=on_served)
+        return HttpServer(self, limits, essential=self.essential, on_served=on_served, hands_over=True)
 
     async def serve(
         self,
@@ -191,13 +192,29 @@ async def _guarded(handler: Handler) -> Response:
     """Run a handler; whatever it raises becomes this request's answer and nobody else's trouble."""
     visit: Visit = request.scope[VISIT]  # type: ignore[literal-required]  # our own key in the ASGI scope
     try:
-        reply = await handler(visit)
+        reply: Reply | LargeReply = await handler(visit)
     except InvalidBody as error:
         reply = errors.of_invalid(error)
     except Exception as error:  # noqa: BLE001 - it is logged whole and told to the client (contract 1.2)
         report("request failed", error, path=request.path)
         reply = errors.unhandled(error)
-    return Response(reply.body, reply.status, {**reply.headers, **visit.headers})
+    if isinstance(reply, Reply):
+        return Response(reply.body, reply.status, {**reply.headers, **visit.headers})
+    length = sum(len(piece) for piece in reply.pieces)
+    headers = {**errors.JSON_HEADERS, "content-length": str(length), **visit.headers}
+    return Response(_sliced(reply.pieces), 200, headers)
+
+
+async def _sliced(pieces: Pieces) -> AsyncIterator[bytes]:
+    """A reply in slices, so that one of many megabytes is never copied whole and others get their turn."""
+    pending = bytearray()
+    for piece in pieces:
+        for at in range(0, len(piece), SLICE_BYTES):
+            pending += piece[at : at + SLICE_BYTES]
+            if len(pending) >= SLICE_BYTES:
+                yield bytes(pending)
+                pending.clear()
+    yield bytes(pending)
 
 
 def _bare_quart() -> QuartTrio:

@@ -78,10 +78,10 @@ class ControlRoutes:
         return handler
 
     async def _read(self, model: type[Call]) -> Call:
-        body = await request_body()
+        body = request_body()
         await self._reading.read(read_object, body)
         try:
-            return await read_call(model, body)
+            return await read_call(model, bytes(body))
         except ValidationError as error:
             raise InvalidBody(*problems_of(error)) from None
 

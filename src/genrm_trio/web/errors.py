@@ -7,6 +7,7 @@ controllers and admission. Only shapes live here; who refuses what, and when, is
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from genrm_trio.core.outcome import JSON, CohortFailed, Refused
 
@@ -51,11 +52,22 @@ CONTROL_STATUS: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole HTTP answer: status, body bytes and headers besides the length."""
+    """A whole HTTP answer: status, body and headers besides the length."""
 
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: dict(JSON_HEADERS))
+
+
+Pieces: TypeAlias = Sequence[bytes | memoryview]
+"""A large body in parts that are never joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeReply:
+    """A success whose body is sent in its parts."""
+
+    pieces: Pieces
 
 
 @dataclass(frozen=True, slots=True)

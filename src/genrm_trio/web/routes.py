@@ -14,7 +14,7 @@ from genrm_trio.judging.text import conversation
 from genrm_trio.runtime.evaluation import Contender
 from genrm_trio.runtime.server import Server, Verification
 from genrm_trio.web import errors
-from genrm_trio.web.errors import InvalidBody, Problem, Reply, to_json
+from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Problem, Reply, to_json
 from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.requests import Reading, request_body
 from genrm_trio.web.verification import (
@@ -26,7 +26,7 @@ from genrm_trio.web.verification import (
     needed_schemes,
 )
 from genrm_trio.web.visits import Visit
-from genrm_trio.web.wire import Echo, read_aggregate, read_close, read_compare, read_seed
+from genrm_trio.web.wire import Body, Echo, read_aggregate, read_close, read_compare, read_seed
 
 log = structlog.get_logger(__name__)
 
@@ -48,9 +48,9 @@ class DataRoutes:
 
     # -- verify ----------------------------------------------------------------------------------------
 
-    async def verify(self, visit: Visit) -> Reply:
+    async def verify(self, visit: Visit) -> Reply | LargeReply:
         """Hold the request until its cohort has an outcome (contract 5 and 6)."""
-        asked = await self._reading.read(self._reader.read, await request_body())
+        asked = await self._reading.read(self._reader.read, request_body())
         if isinstance(asked, Reply):
             return asked
         if isinstance(asked, Echo):
@@ -90,12 +90,12 @@ class DataRoutes:
             missing = needed_schemes(known) - digests.keys()
             digests |= await self._reading.read(digest_under(missing), asked.response)
 
-    def _final(self, visit: Visit, body: bytes) -> Reply:
+    def _final(self, visit: Visit, pieces: Pieces) -> LargeReply:
         """A 2xx reply, which ends its session unless a close will follow (contract 3.4)."""
         follows = request.headers.get(self._policy.close_follows_header, "").strip().lower()
         if follows in {"", "0", "false"} and not self._server.session_is_typed(visit.session_id):
             visit.after_reply.append(lambda: self._server.end_session(visit.session_id, "verify"))
-        return ok(body)
+        return LargeReply(pieces)
 
     def _warn_of_omitted_attempt(self, asked: Identified) -> None:
         if not self._warned_of_omitted_attempt:
@@ -108,7 +108,7 @@ class DataRoutes:
         """Start, repeat or claim a session (contract 3.2)."""
         if self._policy.checkpoints:
             visit.headers["x-ng-checkpoint-verify"] = "replay"
-        seed = await self._reading.read(read_seed, await request_body())
+        seed = await self._reading.read(read_seed, request_body())
         if visit.episode is not None and seed.episode not in {None, visit.episode}:
             text = f"episode_id differs from the path's {visit.episode.key!r}"
             raise InvalidBody(Problem("value_error", ("body", "episode_id"), text))
@@ -132,7 +132,7 @@ class DataRoutes:
 
     async def close_session(self, visit: Visit) -> Reply:
         """End the cookie's session, known or not (contract 3.3)."""
-        close = await self._reading.read(read_close, await request_body())
+        close = await self._reading.read(read_close, request_body())
         self._server.end_session(visit.session_id, "close")
         return ok(to_json({"resources_session_id": close.session_id}))
 
@@ -140,7 +140,7 @@ class DataRoutes:
 
     async def compare(self, visit: Visit) -> Reply:
         """Judge answers at once, outside any cohort (contract 8)."""
-        asked = await self._reading.read(read_compare, await request_body())
+        asked = await self._reading.read(read_compare, request_body())
         rubrics = self._server.policy.limits.rubrics
         if rubrics and not asked.rubric_ids:
             return errors.detail(422, "invalid_request", "expected_rubric_ids must not be empty in rubric mode")
@@ -160,7 +160,7 @@ class DataRoutes:
 
     async def aggregate(self, visit: Visit) -> Reply:
         """Statistics over finished rollouts (contract 9)."""
-        return ok(await self._reading.read(_aggregated, await request_body()))
+        return ok(await self._reading.read(_aggregated, request_body()))
 
     async def reverify_mode(self, visit: Visit) -> Reply:
         """This server cannot verify a finished rollout again."""
@@ -171,5 +171,5 @@ class DataRoutes:
         return Reply(404, to_json({"detail": "this server gives no sandbox access"}))
 
 
-def _aggregated(body: bytes) -> bytes:
+def _aggregated(body: Body) -> bytes:
     return to_json(aggregate_metrics(read_aggregate(body)))

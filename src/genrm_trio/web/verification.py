@@ -16,7 +16,7 @@ from genrm_trio.judging.text import conversation
 from genrm_trio.runtime.evaluation import Contender
 from genrm_trio.runtime.server import Policy
 from genrm_trio.web.errors import InvalidBody, Problem, Reply, detail
-from genrm_trio.web.wire import Echo, VerifyRequest, read_verify
+from genrm_trio.web.wire import Body, Echo, VerifyRequest, read_verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class VerifyReader:
         """Whether every rollout stands alone and gets the default score without a judge (contract 5.2, third)."""
         return not self._policy.limits.fixed_baseline and self._policy.limits.cohort_size <= 1
 
-    def read(self, body: bytes) -> Identified | Echo | Reply:
+    def read(self, body: Body) -> Identified | Echo | Reply:
         """Read and check one body: where it belongs, only its echo when it stands alone, or its refusal.
 
         Raises InvalidBody.

@@ -11,7 +11,7 @@ from hypercorn.typing import ASGIReceiveEvent, HTTPScope
 
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.web.cookies import SessionCookies, fresh_session_id
-from genrm_trio.web.errors import Reply
+from genrm_trio.web.errors import LargeReply, Reply
 from genrm_trio.web.prefix import split_prefix
 from genrm_trio.web.serving.exchange import Application
 
@@ -34,7 +34,7 @@ class Visit:
     after_reply: list[Callable[[], object]] = field(default_factory=list)
 
 
-Handler: TypeAlias = Callable[[Visit], Awaitable[Reply]]
+Handler: TypeAlias = Callable[[Visit], Awaitable[Reply | LargeReply]]
 """Answers one request; what it raises is its guard's business."""
 
 

@@ -26,6 +26,7 @@ class Host(Protocol):
     limits: ServingLimits
     config: Config
     essential: Callable[[str, bytes], bool]
+    hands_over: bool
     draining: bool
 
     def answering(self, connection: "Connection") -> None:
@@ -65,7 +66,7 @@ class Connection:
         self.overflow = overflow
         self._interruptible: trio.CancelScope | None = None
         self._head_only = False
-        self._body = b""
+        self._body = bytearray()
 
     async def run(self) -> None:
         """Serve requests until the connection is done. The caller closes the stream."""
@@ -150,7 +151,7 @@ class Connection:
             raise Rejected(self._too_large(), rest=rest)
         return target
 
-    async def _read_body(self, request: h11.Request, target: bytes) -> bytes:
+    async def _read_body(self, request: h11.Request, target: bytes) -> bytearray:
         """The whole body, within the bounds of size and time."""
         body = bytearray()
         if self.peer.http.they_are_waiting_for_100_continue:
@@ -169,7 +170,7 @@ class Connection:
                 if stall.cancelled_caught:
                     break
             else:
-                return bytes(body)
+                return body
         if total.cancelled_caught and self.host.draining:
             raise self._shutting_down(rest=self._droppable(len(body)))
         raise malformed(408, "the request's body took too long", rest=self._droppable(len(body)))
@@ -227,14 +228,16 @@ class Connection:
 
     # -- answers of the application --------------------------------------------------------------------
 
-    def _take_body(self) -> bytes:
+    def _take_body(self) -> bytearray:
         """The body, once: while a request is held, only the application decides what of it stays in memory."""
-        body, self._body = self._body, b""
+        body, self._body = self._body, bytearray()
         return body
 
     async def _answer(self, request: h11.Request, target: bytes) -> bool:
         """Have the application answer; returns whether the whole answer was handed to the socket."""
-        exchange = Exchange(self.peer, self.host.config, close_after=lambda: self._last)
+        exchange = Exchange(
+            self.peer, self.host.config, close_after=lambda: self._last, hands_over=self.host.hands_over
+        )
         self.host.answering(self)
         try:
             async with trio.open_nursery() as nursery:

@@ -1,12 +1,13 @@
 """One request and its answer: Hypercorn's HTTPStream speaks ASGI to the application, h11 frames the answer.
 
-The application gets the whole body at once and never a disconnect message: when the client leaves, the task that
-runs the application is cancelled. So nothing can end a request after its last body part was handed over.
+The application gets the whole body at once, by message or, when it asks for that, without a copy. It never gets a
+disconnect message: when the client leaves, the task that runs it is cancelled. So nothing can end a request after
+its last body part was handed over.
 """
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import h11
 import trio
@@ -26,6 +27,9 @@ from hypercorn.typing import (
 from genrm_trio.web import errors
 from genrm_trio.web.reports import report
 from genrm_trio.web.serving.peer import Outgoing, Peer, PeerGone
+
+BODY = "genrm_trio.body"
+"""The key of the ASGI scope under which an application that asks for it finds a function that hands it the body."""
 
 STREAM_ID = 1
 FLUSH_BYTES = 64 * 1024
@@ -60,9 +64,12 @@ class Exchange:
     scope: cancel it when the client is gone. until_started: cancelled when the answer starts.
     """
 
-    def __init__(self, peer: Peer, config: Config, *, close_after: Callable[[], bool]) -> None:
+    def __init__(
+        self, peer: Peer, config: Config, *, close_after: Callable[[], bool], hands_over: bool = False
+    ) -> None:
         self.peer = peer
         self.config = config
+        self.hands_over = hands_over
         self.close_after = close_after
         self.status = 0
         self.started = False
@@ -74,7 +81,9 @@ class Exchange:
         self._messages: deque[ASGIReceiveEvent] = deque()
         self._pending = bytearray()
 
-    async def run(self, app: Application, request: h11.Request, target: bytes, take_body: Callable[[], bytes]) -> None:
+    async def run(
+        self, app: Application, request: h11.Request, target: bytes, take_body: Callable[[], bytearray]
+    ) -> None:
         """Answer the request. Returns when the application has ended or was cancelled; raises nothing of it."""
         with self.scope:
             await self._open(request, target, take_body)
@@ -87,7 +96,7 @@ class Exchange:
 
     # -- towards the application -----------------------------------------------------------------------
 
-    async def _open(self, request: h11.Request, target: bytes, take_body: Callable[[], bytes]) -> None:
+    async def _open(self, request: h11.Request, target: bytes, take_body: Callable[[], bytearray]) -> None:
         client, server = self.peer.addresses()
         stream = HTTPStream(
             _no_wrapper, self.config, WorkerContext(None), self, False, client, server, self._send, STREAM_ID
@@ -102,7 +111,10 @@ class Exchange:
                 state=ConnectionState({}),
             )
         )
-        await stream.handle(events.Body(stream_id=STREAM_ID, data=take_body()))
+        if self.hands_over:
+            self._asgi_scope = cast("HTTPScope", {**self._asgi_scope, BODY: take_body})
+        else:
+            await stream.handle(events.Body(stream_id=STREAM_ID, data=bytes(take_body())))
         await stream.handle(events.EndBody(stream_id=STREAM_ID))
 
     async def _receive(self) -> ASGIReceiveEvent:

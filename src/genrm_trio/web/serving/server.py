@@ -50,12 +50,18 @@ class Server:
         *,
         essential: Callable[[str, bytes], bool] = reads_only,
         on_served: Callable[[Served], None] | None = None,
+        hands_over: bool = False,
     ) -> None:
-        """`essential(method, path)` says what is served even at the connection bound and while draining."""
+        """Make a server that does not listen yet.
+
+        `essential(method, path)` says what is served even at the connection bound and while draining. With
+        `hands_over` the application takes bodies out of its scope, under `exchange.BODY`, and gets no body message.
+        """
         self.app = app
         self.limits = limits
         self.essential = essential
         self.on_served = on_served
+        self.hands_over = hands_over
         self.config = hypercorn_config()
         self.draining = False
         self.connections: set[Connection] = set()

@@ -9,9 +9,11 @@ from genrm_trio.web.wire.bodies import (
     read_compare,
     read_seed,
 )
+from genrm_trio.web.wire.strict import Body
 from genrm_trio.web.wire.verify import Echo, VerifyRequest, read_verify
 
 __all__ = [
+    "Body",
     "Close",
     "Compare",
     "Echo",

@@ -11,6 +11,7 @@ from genrm_trio.judging.text import AnswerText, read_output
 from genrm_trio.web.errors import InvalidBody, Problem
 from genrm_trio.web.wire.fields import FieldReader
 from genrm_trio.web.wire.strict import (
+    Body,
     Raw,
     decode,
     decode_texts,
@@ -90,7 +91,7 @@ class Compare:
     rubric_ids: tuple[int, ...] | None
 
 
-def read_seed(body: bytes) -> Seed:
+def read_seed(body: Body) -> Seed:
     """Read a seed: any JSON object. What is not exactly a typed seed is an untyped one. Raises InvalidBody."""
     found = read_object(body)
     if found.keys() != SEED_FIELDS or not _is_object(found["task_data"]):
@@ -103,7 +104,7 @@ def read_seed(body: bytes) -> Seed:
         return Seed()
 
 
-def read_close(body: bytes) -> Close:
+def read_close(body: Body) -> Close:
     """Read a close; raises InvalidBody."""
     value = {name: decode(raw) for name, raw in read_object(body).items()}
     try:
@@ -123,7 +124,7 @@ def problems_of(error: ValidationError, *, loc: tuple[str | int, ...] = ("body",
     return [Problem(e["type"], (*loc, *e["loc"]), e["msg"], e["input"]) for e in entries]
 
 
-def read_compare(body: bytes) -> Compare:
+def read_compare(body: Body) -> Compare:
     """Read a `/compare` body; raises InvalidBody."""
     reader = FieldReader(read_object(body))
     conversation = _conversation(reader)
@@ -134,7 +135,7 @@ def read_compare(body: bytes) -> Compare:
     return Compare(conversation, answers, principle, rubric_ids)
 
 
-def read_aggregate(body: bytes) -> list[dict[str, Any]]:
+def read_aggregate(body: Body) -> list[dict[str, Any]]:
     """Read the rows of `/aggregate_metrics`; raises InvalidBody."""
     reader = FieldReader(read_object(body))
     rows = _list(reader, "verify_responses")

@@ -17,6 +17,9 @@ from genrm_trio.web.errors import InvalidBody, Problem
 Raw: TypeAlias = memoryview
 """A value's JSON text as received: a view into the one copy of the body."""
 
+Body: TypeAlias = bytes | bytearray
+"""A request's body. It must not change while views into it exist."""
+
 T = TypeVar("T")
 
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -36,7 +39,7 @@ def not_an_object(loc: tuple[str | int, ...], value: object = None) -> Problem:
     return Problem("dict_type", loc, "Input should be an object", value)
 
 
-def read_object(body: bytes) -> dict[str, Raw]:
+def read_object(body: Body) -> dict[str, Raw]:
     """The members of a body that must be a JSON object, each as its raw text; of duplicate keys the last one wins.
 
     Raises InvalidBody: `missing` when there is no body, `json_invalid` with the offset, or `dict_type`.
@@ -86,7 +89,7 @@ def spells(raw: Raw, text: bytes) -> bool:
     return len(raw) == len(text) and bytes(raw) == text
 
 
-def _utf8(body: bytes) -> str | None:
+def _utf8(body: Body) -> str | None:
     """The text of a body; None for plain ASCII, which needs no copy."""
     if body.isascii():
         return None

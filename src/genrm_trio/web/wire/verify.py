@@ -12,9 +12,10 @@ import msgspec
 
 from genrm_trio.core.outcome import JSON
 from genrm_trio.judging.text import AnswerText, read_output
-from genrm_trio.web.errors import Problem, to_json
+from genrm_trio.web.errors import Pieces, Problem, to_json
 from genrm_trio.web.wire.fields import FieldReader
 from genrm_trio.web.wire.strict import (
+    Body,
     Raw,
     decode,
     decode_texts,
@@ -79,8 +80,8 @@ class Echo:
     members: Mapping[str, Raw | bytes]
     answer: AnswerText
 
-    def success(self, fields: Mapping[str, JSON]) -> bytes:
-        """The success reply (contract 5.6): the echo, this member's texts and its stored numbers."""
+    def success(self, fields: Mapping[str, JSON]) -> Pieces:
+        """The success reply (contract 5.6) in pieces: the echo, this member's texts and its stored numbers."""
         own: dict[str, JSON] = {
             "mask_sample": False,
             "failure_kind": None,
@@ -93,8 +94,8 @@ class Echo:
         names = ("responses_create_params", "response", "_ng_group_id", "_ng_group_attempt", "_ng_rollout_index")
         return _spliced({name: self.members[name] for name in names}, own)
 
-    def masked(self, text: str) -> bytes:
-        """The row of a judge failure (contract 6): the whole request, marked as masked."""
+    def masked(self, text: str) -> Pieces:
+        """The row of a judge failure (contract 6) in pieces: the whole request, marked as masked."""
         reason = text[:MAX_FAILURE_REASON]
         own: dict[str, JSON] = {
             "reward": 0.0,
@@ -111,7 +112,8 @@ class Echo:
     def _instance_config(self) -> bytes:
         given = self.members.get("instance_config")
         inside = members(memoryview(given)) if given is not None else None
-        return _spliced({k: v for k, v in (inside or {}).items() if k != "mask_sample"}, {"mask_sample": True})
+        kept = {name: raw for name, raw in (inside or {}).items() if name != "mask_sample"}
+        return b"".join(_spliced(kept, {"mask_sample": True}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class VerifyRequest:
         return self.echo.answer
 
 
-def read_verify(body: bytes) -> VerifyRequest:
+def read_verify(body: Body) -> VerifyRequest:
     """Read a `/verify` body; raises InvalidBody with every mistake in it."""
     found = read_object(body)
     reader = FieldReader(found)
@@ -188,14 +190,14 @@ def read_verify(body: bytes) -> VerifyRequest:
     )
 
 
-def _spliced(raw: Mapping[str, Raw | bytes], own: Mapping[str, JSON]) -> bytes:
-    """One JSON object of members as received and members of ours; names occur once by the caller's care."""
+def _spliced(raw: Mapping[str, Raw | bytes], own: Mapping[str, JSON]) -> Pieces:
+    """The pieces of one JSON object: members as received, then ours; the caller sees to it that no name is twice."""
     parts: list[Raw | bytes] = []
     for name, value in raw.items():
         parts += [b"," if parts else b"{", to_json(name), b":", value]
     ours = to_json(own)
     parts.append(b"," + ours[1:] if parts else ours)
-    return b"".join(parts)
+    return parts
 
 
 # -- responses_create_params -------------------------------------------------------------------------------
