@@ -37,7 +37,7 @@ def test_the_defaults_of_the_inner_rooms_are_those_of_the_settings() -> None:
 def test_every_bound_of_serving_is_a_setting() -> None:
     known = set(Settings.model_fields) | set(LimitSettings.model_fields)
     assert {field.name for field in fields(ServingLimits)} <= known
-    ours = set(LimitSettings.model_fields) - {"max_log_line"}
+    ours = set(LimitSettings.model_fields) - {"max_log_line", "max_sessions"}
     assert ours <= {field.name for field in fields(ServingLimits)}, "a bound that nothing reads"
 
 
@@ -80,13 +80,14 @@ def test_the_policy_takes_the_cohort_settings() -> None:
             judge_start="as_pairs_arrive",
             score_source="rubric_mean",
             judge={**JUDGE, "max_concurrency": 7},
+            limits={"max_sessions": 9},
         )
     )
     assert (built.collection_timeout_s, built.evaluation_timeout_s) == (1, 2)
     assert (built.strategy, built.judges, built.pair_order) == ("all_pairs", 6, "both")
     assert (built.principle(None), built.principle("q"), built.judge_start) == ("p", "q", "as_pairs_arrive")
     assert built.max_concurrency == 7
-    assert built.limits == Limits(4, 5, None, 3, 8, rubrics=True)
+    assert built.limits == Limits(4, 5, None, 3, 8, max_sessions=9, rubrics=True)
 
 
 def test_checkpoints_and_a_baseline_change_what_the_state_keeps() -> None:

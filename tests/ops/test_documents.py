@@ -3,6 +3,7 @@
 import json
 import re
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import get_args
 
@@ -16,6 +17,7 @@ from genrm_trio.ops.agreement import agreement, mean_agreement
 from genrm_trio.ops.batch import Batch, Files
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.demo import CALLS, PLAYED
+from genrm_trio.ops.metrics import Metrics, Reading
 from genrm_trio.ops.rows import read_rows
 from genrm_trio.ops.settings import Settings
 from genrm_trio.ops.sources import example_rows, load
@@ -96,3 +98,21 @@ async def test_the_figures_in_the_readme_are_those_of_the_demo(tmp_path: Path) -
         lines.append(f"| `{aggregator}` | `{strategy}` | {CALLS[strategy]} | {figures} |")
     readme = (ROOT / "README.md").read_text()
     assert [line for line in lines if line not in readme] == []
+
+
+def test_every_metric_is_in_the_operating_guide() -> None:
+    rows = re.findall(r"^\| `(genrm_trio_\w+)(?:\{([\w,]+)\})?` \|", (ROOT / "docs" / "operating.md").read_text(), re.M)
+    documents = {name.removesuffix("_total"): tuple(labels.split(",")) if labels else () for name, labels in rows}
+    metrics = Metrics()
+    state = Reading(Counter(), 0, 0, 0, 0, True, 0, 0, 0, checkpoint_phase="idle", resting=[("judge:1", False)])
+    metrics.read_from(lambda: state)
+    metrics.verifies.labels("rewarded")
+    exposed = {}
+    for family in metrics.registry.collect():
+        if family.name.startswith("genrm_trio_"):
+            labels = {name for sample in family.samples for name in sample.labels} - {"le"}
+            exposed[family.name] = labels
+    assert set(documents) == set(exposed)
+    for name, labels in exposed.items():
+        if labels:
+            assert set(documents[name]) == labels, name

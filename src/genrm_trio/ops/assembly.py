@@ -52,6 +52,7 @@ def state_limits(settings: Settings) -> Limits:
     return _by_name(
         Limits,
         settings,
+        settings.limits,
         cohort_size=settings.num_rollouts_per_prompt,
         record_sessions=settings.checkpoint.enabled,
         fixed_baseline=settings.comparison_mode == "fixed_baseline",

@@ -129,6 +129,7 @@ class CheckpointSettings(Section):
 class LimitSettings(Section):
     """`limits`: bounds that seldom need a change. Times are seconds, sizes bytes; the web room says what each does.
 
+    max_sessions: sessions open at once, and so the records of a checkpoint; also closed ids that are remembered.
     max_log_line: longer lines of the log are cut, in characters.
     """
 
@@ -147,6 +148,7 @@ class LimitSettings(Section):
     backlog: Count = 4096
     retry_after_s: Count = 1
     shutdown_reserve_s: Seconds = 0.5
+    max_sessions: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1_000_000)] = 1_000_000
     max_log_line: Annotated[int, BeforeValidator(_no_bool), Field(ge=512)] = 8192
 
 
