@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genrm_trio.web.cookies import COOKIE_LIFE_S, SessionCookies, fresh_session_id
+from genrm_trio.web.cookies import COOKIE_LIFE_S, SessionCookies, SessionName, fresh_session_id
+
+SESSION = SessionName("s")
 
 
 class Clock:
@@ -31,7 +33,7 @@ def pair_of(header: str) -> str:
 
 
 def test_the_form_of_the_cookie() -> None:
-    header = cookies().set_cookie("abc")
+    header = cookies().set_cookie(SessionName("abc"))
     assert header.startswith("genrm_compare_session=")
     assert header.endswith("; path=/; Max-Age=1209600; httponly; samesite=lax")
     payload, stamp, signature = value_of(header).split(".")
@@ -48,42 +50,44 @@ def test_the_name_is_a_cookie_name_whatever_the_server_is_called() -> None:
 @given(st.text(min_size=1))
 def test_a_session_comes_back(session_id: str) -> None:
     jar = cookies()
-    assert jar.read([pair_of(jar.set_cookie(session_id))]) == json.loads(json.dumps(session_id))
+    for typed in (False, True):
+        back = jar.read([pair_of(jar.set_cookie(SessionName(session_id, typed)))])
+        assert back == SessionName(json.loads(json.dumps(session_id)), typed)
 
 
 def test_the_time_moves_and_the_session_stays() -> None:
     clock = Clock()
     jar = cookies(clock=clock)
-    first = jar.set_cookie("s")
+    first = jar.set_cookie(SESSION)
     clock.now += 1000
-    assert jar.set_cookie("s") != first
-    assert jar.read([pair_of(first)]) == "s"
+    assert jar.set_cookie(SESSION) != first
+    assert jar.read([pair_of(first)]) == SESSION
 
 
 def test_an_expired_cookie_is_ignored() -> None:
     clock = Clock()
     jar = cookies(clock=clock)
-    header = pair_of(jar.set_cookie("s"))
+    header = pair_of(jar.set_cookie(SESSION))
     clock.now += COOKIE_LIFE_S
-    assert jar.read([header]) == "s"
+    assert jar.read([header]) == SESSION
     clock.now += 1
     assert jar.read([header]) is None
 
 
 def test_a_cookie_signed_by_a_clock_ahead_of_ours_is_believed() -> None:
     clock = Clock()
-    header = pair_of(cookies(clock=clock).set_cookie("s"))
+    header = pair_of(cookies(clock=clock).set_cookie(SESSION))
     clock.now -= 3600
-    assert cookies(clock=clock).read([header]) == "s"
+    assert cookies(clock=clock).read([header]) == SESSION
 
 
 def test_another_secret_is_not_believed() -> None:
-    assert cookies("one").read([pair_of(cookies("two").set_cookie("s"))]) is None
+    assert cookies("one").read([pair_of(cookies("two").set_cookie(SESSION))]) is None
 
 
 def test_tampering_is_noticed() -> None:
     jar = cookies()
-    name, _, value = pair_of(jar.set_cookie("s")).partition("=")
+    name, _, value = pair_of(jar.set_cookie(SESSION)).partition("=")
     for at in range(len(value) - 1):  # the last character carries bits that base64 drops
         changed = value[:at] + ("A" if value[at] != "A" else "B") + value[at + 1 :]
         assert jar.read([f"{name}={changed}"]) is None
@@ -98,16 +102,16 @@ def test_garbage_is_ignored(value: str) -> None:
 def test_a_signed_payload_that_is_no_session_is_ignored() -> None:
     jar = cookies()
     for payload in (b"[]", b'{"session_id":7}', b'{"session_id":""}', b"{", b"\xff"):
-        signed = jar._signer.sign(base64.urlsafe_b64encode(payload).rstrip(b"=")).decode()
+        signed = jar._signers[False].sign(base64.urlsafe_b64encode(payload).rstrip(b"=")).decode()
         assert jar.read([f"{jar.cookie_name}={signed}"]) is None
 
 
 def test_other_cookies_are_ignored() -> None:
     jar = cookies()
-    ours = pair_of(jar.set_cookie("s"))
-    assert jar.read(["agent=1; " + ours + "; other"]) == "s"
-    assert jar.read(["agent=1", f"{jar.cookie_name}=broken; {ours}"]) == "s"
-    assert jar.read([ours.replace("=", '="', 1) + '"']) == "s"
+    ours = pair_of(jar.set_cookie(SESSION))
+    assert jar.read(["agent=1; " + ours + "; other"]) == SESSION
+    assert jar.read(["agent=1", f"{jar.cookie_name}=broken; {ours}"]) == SESSION
+    assert jar.read([ours.replace("=", '="', 1) + '"']) == SESSION
     assert jar.read([]) is None
 
 

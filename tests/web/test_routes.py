@@ -39,6 +39,8 @@ def typed(session: str = "env-1", rollout: str = "0-3", **changes: Any) -> dict[
         ("GET", "/ng-rollout/0-3", 404),
         ("GET", "/health/", 404),
         ("GET", "//health", 404),
+        ("GET", "//verify", 404),
+        ("POST", "//verify", 404),
         ("POST", "/some_tool", 404),
         ("POST", "/sandbox_access", 404),
         ("GET", "/ng-control/v1/checkpoint/status", 404),

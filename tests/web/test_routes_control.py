@@ -112,6 +112,37 @@ async def test_a_crash_loses_no_outcome() -> None:
         assert (stale.status, stale.json["error"]["code"]) == (409, "stale_attempt")
 
 
+async def test_a_typed_session_stays_open_after_its_replay_too() -> None:
+    store = memory_store()
+    task = {"task_id": {"taskset": "t", "task_id": "1"}, "task_data": {}}
+
+    async def seeded(s: Site, index: int) -> str:
+        body = {"resources_session_id": f"env-{index}", "episode_id": {"rollout_id": f"0-{index}"}, **task}
+        return (await s.ask("POST", f"/ng-rollout/0-{index}/seed_session", body)).cookie
+
+    async def verified(s: Site, cookies: list[str], attempt: str) -> list[Answer]:
+        paths = [f"/ng-rollout/0-{i}{attempt}/verify" for i in range(2)]
+        asked = [s.begin("POST", path, numbered(i), cookie=cookies[i]) for i, path in enumerate(paths)]
+        return [await s.answered(request) for request in asked]
+
+    async with site(store=store) as s:
+        cookies = [await seeded(s, index) for index in range(2)]
+        told = await verified(s, cookies, "")
+        await call(s, "prepare")
+        assert (await call(s, "commit", checkpoint_dir="0")).status == 200
+    for cycle in range(2):
+        async with site(store=store) as s:
+            ids = [f"0-{i}" + (f"-a{cycle}" if cycle else "") for i in range(2)]
+            restored = await call(s, "restore", f"r{cycle}", checkpoint_dir=str(cycle), episode_ids=ids)
+            assert len(restored.json["restored"]) == 2
+            await call(s, "resume", f"r{cycle}")
+            again = await verified(s, cookies, f"-a{cycle + 1}")
+            assert [answer.json for answer in again] == [answer.json for answer in told]
+            cookies = [answer.cookie for answer in again]
+            await call(s, "prepare", f"c{cycle}")
+            assert (await call(s, "commit", f"c{cycle}", checkpoint_dir=str(cycle + 1))).status == 200
+
+
 async def test_a_held_outcome_waits_for_resume() -> None:
     async with site(store=memory_store()) as s:
         cookies = [await s.seeded(f"0-{i}") for i in range(2)]

@@ -64,6 +64,7 @@ class WebApp:
             assert policy.control_auth_token, "start-up refuses checkpoints without a token"
             self._control = ControlRoutes(control, policy.control_auth_token, reading)
         self.draining = False
+        self._paths: set[str] = set()
         self._quart = _bare_quart()
         self._add_routes()
         self._front = Front(cast("Application", self._quart), SessionCookies(policy.name, policy.session_secret))
@@ -102,6 +103,7 @@ class WebApp:
             for (method, path), handler in self._control.routes().items():
                 self._add(method, path, handler)
         if self._metrics is not None:
+            self._paths.add("/metrics")
             self._quart.add_url_rule("/metrics", "GET /metrics", self._metrics_view, methods=["GET"])
         self._quart.register_error_handler(HTTPException, self._http_error)
 
@@ -111,6 +113,7 @@ class WebApp:
                 raise NotFound
             return await _guarded(handler)
 
+        self._paths.add(path)
         self._quart.add_url_rule(path, f"{method} {path}", view, methods=[method])
 
     async def _health(self, visit: Visit) -> Reply:
@@ -129,9 +132,9 @@ class WebApp:
     async def _http_error(self, error: Exception) -> Response:
         """What the router refuses. A POST to an unknown path is a tool call, which waits and counts like one."""
         assert isinstance(error, HTTPException), "registered for these"
-        if isinstance(error, MethodNotAllowed):
+        if isinstance(error, MethodNotAllowed) and request.scope["path"] in self._paths:
             reply = errors.method_not_allowed(sorted(error.valid_methods or ()))
-        elif error.code == 404:
+        elif error.code in {404, 405}:  # a 405 for a path that is only nearly one of ours is a 404
             reply = errors.not_found()
         else:
             reply = Reply(error.code or 500, errors.to_json({"detail": error.name}))

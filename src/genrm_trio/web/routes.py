@@ -14,6 +14,7 @@ from genrm_trio.judging.text import conversation
 from genrm_trio.runtime.evaluation import Contender
 from genrm_trio.runtime.server import Server, Verification
 from genrm_trio.web import errors
+from genrm_trio.web.cookies import SessionName
 from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Problem, Reply, to_json
 from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.requests import Reading, request_body
@@ -93,7 +94,8 @@ class DataRoutes:
     def _final(self, visit: Visit, pieces: Pieces) -> LargeReply:
         """A 2xx reply, which ends its session unless a close will follow (contract 3.4)."""
         follows = request.headers.get(self._policy.close_follows_header, "").strip().lower()
-        if follows in {"", "0", "false"} and not self._server.session_is_typed(visit.session_id):
+        typed = visit.session.typed or self._server.session_is_typed(visit.session_id)
+        if follows in {"", "0", "false"} and not typed:
             visit.after_reply.append(lambda: self._server.end_session(visit.session_id, "verify"))
         return LargeReply(pieces)
 
@@ -113,7 +115,7 @@ class DataRoutes:
             text = f"episode_id differs from the path's {visit.episode.key!r}"
             raise InvalidBody(Problem("value_error", ("body", "episode_id"), text))
         if seed.session_id is not None:
-            visit.session_id = seed.session_id
+            visit.session = SessionName(seed.session_id, typed=True)
         episode = visit.episode or seed.episode
         binds = visit.episode is not None
         match self._server.seed(visit.session_id, episode, binds=binds, typed=seed.typed):

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 from hypercorn.typing import ASGIReceiveEvent, HTTPScope
 
 from genrm_trio.core.identity import EpisodeId
-from genrm_trio.web.cookies import SessionCookies, fresh_session_id
+from genrm_trio.web.cookies import SessionCookies, SessionName, fresh_session_id
 from genrm_trio.web.errors import LargeReply, Reply
 from genrm_trio.web.prefix import split_prefix
 from genrm_trio.web.serving.exchange import Application
@@ -23,15 +23,20 @@ VISIT = "genrm_trio.visit"
 class Visit:
     """One request as the layers see it.
 
-    episode: from the path prefix. session_id: from the cookie, or fresh; a typed seed sets its own. headers: added
-    to whatever the reply is. after_reply: run once all of the reply was handed to the socket, and not when the
+    episode: from the path prefix. session: from the cookie, or fresh; a typed seed sets its own. headers: added to
+    whatever the reply is. after_reply: run once all of the reply was handed to the socket, and not when the
     client was gone before.
     """
 
     episode: EpisodeId | None
-    session_id: str
+    session: SessionName
     headers: dict[str, str] = field(default_factory=dict)
     after_reply: list[Callable[[], object]] = field(default_factory=list)
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.session.session_id
 
 
 Handler: TypeAlias = Callable[[Visit], Awaitable[Reply | LargeReply]]
@@ -54,7 +59,7 @@ class Front:
         """Serve one request."""
         headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
         episode, raw_path = split_prefix(scope["raw_path"])
-        visit = Visit(episode, self.cookies.read(headers) or fresh_session_id())
+        visit = Visit(episode, self.cookies.read(headers) or SessionName(fresh_session_id()))
         inner = cast("dict[str, Any]", scope) | {VISIT: visit}
         if episode is not None:
             taken = len(scope["raw_path"]) - len(raw_path)  # the prefix is plain ASCII without percent signs
@@ -62,7 +67,7 @@ class Front:
 
         async def send_with_session(message: Any) -> None:
             if message["type"] == "http.response.start":
-                cookie = self.cookies.set_cookie(visit.session_id).encode("ascii")
+                cookie = self.cookies.set_cookie(visit.session).encode("ascii")
                 added = [(b"set-cookie", cookie), (b"vary", b"Cookie")]
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
