@@ -49,6 +49,22 @@ def test_validation_errors_list_where_and_what_and_never_repeat_a_whole_body() -
     assert len(entry["input"]) < 1100
 
 
+def test_large_values_of_any_kind_are_only_described() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    values: list[object] = ["a" * 10**6, list(range(10**6)), {str(n): n for n in range(10**5)}, deep, 10**5000]
+    values += [[["a" * 2000]], {"a" * 2000: 1}]
+    for value in values:
+        reply = errors.of_invalid(errors.InvalidBody(errors.Problem("t", ("body",), "m", value)))
+        assert len(reply.body) < 1500
+
+
+def test_only_so_many_mistakes_are_listed() -> None:
+    problem = errors.Problem("t", ("body",), "m")
+    assert len(errors.InvalidBody(*[problem] * 5000).problems) == errors.MAX_PROBLEMS
+
+
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), b"\xff"])
 def test_an_input_that_json_cannot_carry_is_described(value: object) -> None:
     assert errors.of_invalid(errors.InvalidBody(errors.Problem("t", ("body",), "m", value))).status == 422

@@ -5,8 +5,8 @@ controllers and admission. Only shapes live here; who refuses what, and when, is
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from genrm_trio.core.outcome import JSON, CohortFailed, Refused
@@ -81,11 +81,11 @@ class Problem:
 
 
 class InvalidBody(Exception):
-    """A request body that the contract refuses with 422; carries at least one problem."""
+    """A request body that the contract refuses with 422; carries at least one problem, and little of the body."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__(problems[0].msg)
-        self.problems = problems
+        self.problems = tuple(replace(p, input=_shortened(p.input)) for p in problems[:MAX_PROBLEMS])
 
 
 def to_json(value: object) -> bytes:
@@ -140,8 +140,7 @@ def of_cohort_failure(failed: CohortFailed) -> Reply:
 def of_invalid(error: InvalidBody) -> Reply:
     """The list shape of a validation error, with the code beside it."""
     entries: list[dict[str, object]] = [
-        {"type": p.type, "loc": list(p.loc), "msg": p.msg, "input": _shortened(p.input)}
-        for p in error.problems[:MAX_PROBLEMS]
+        {"type": p.type, "loc": list(p.loc), "msg": p.msg, "input": p.input} for p in error.problems
     ]
     return Reply(422, to_json({"detail": entries, "code": "invalid_request"}))
 
@@ -167,10 +166,34 @@ def method_not_allowed(allowed: Sequence[str]) -> Reply:
 
 
 def _shortened(value: object) -> object:
-    """The value itself when it is small, else the start of its JSON text: an error never repeats a whole body."""
-    try:
-        text = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        text = repr(type(value))
-        return text[:MAX_ECHOED_INPUT]
-    return value if len(text) <= MAX_ECHOED_INPUT else text[:MAX_ECHOED_INPUT] + "..."
+    """The value itself when it is small JSON, else what it begins with or is: an error never repeats a whole body."""
+    if _is_small(value):
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            return repr(type(value))
+        return value
+    if isinstance(value, str):
+        return value[:MAX_ECHOED_INPUT] + "..."
+    size = f" of {len(value)} entries" if isinstance(value, Sized) else ""
+    return f"<{type(value).__name__}{size}, too large to repeat>"
+
+
+def _is_small(value: object) -> bool:
+    """Whether a decoded value has little text; looks at no more of it than that."""
+    left = MAX_ECHOED_INPUT
+    todo = [value]
+    while todo and left >= 0:
+        found = todo.pop()
+        left -= 4
+        if isinstance(found, str):
+            left -= len(found)
+        elif isinstance(found, int):
+            left -= found.bit_length() // 3
+        elif isinstance(found, Mapping):
+            left -= 4 * len(found)
+            todo += [part for pair in found.items() for part in pair] if left >= 0 else []
+        elif isinstance(found, Sequence):
+            left -= 4 * len(found)
+            todo += found if left >= 0 else []
+    return left >= 0

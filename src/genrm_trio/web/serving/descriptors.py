@@ -3,8 +3,8 @@
 import resource
 from dataclasses import dataclass
 
-SPARE_DESCRIPTORS = 512
-"""Descriptors beside connections and judge calls: listeners, files, pipes, the event loop."""
+SPARE_DESCRIPTORS = 1024
+"""Descriptors beside connections and judge calls: refused connections, listeners, files, pipes, the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,12 @@ class Peer:
         """Let the kernel find out when the client's host vanished without a word."""
         if not isinstance(self.stream, trio.SocketStream):
             return
-        options = {"TCP_KEEPIDLE": self.limits.keep_alive_idle_s, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+        options = {
+            "TCP_KEEPIDLE": self.limits.keep_alive_idle_s,
+            "TCP_KEEPINTVL": 15,
+            "TCP_KEEPCNT": 4,
+            "TCP_USER_TIMEOUT": int(self.limits.write_stall_s * 1000),  # for bytes that nobody acknowledges
+        }
         try:
             self.stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in options.items():
