@@ -19,6 +19,7 @@ from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.outcome import JudgeFailed
 from genrm_trio.core.trace import Event
 from genrm_trio.runtime import server as server_module
+from genrm_trio.runtime.gate import Kind
 
 
 class HeldStore(MemoryStore):
@@ -646,6 +647,25 @@ async def test_a_restore_past_its_deadline_leaves_nothing_and_may_be_asked_again
         assert await p.refused(p.restore(keys, within=-5)) == "deadline_exceeded"
 
 
+class LingeringStore(MemoryStore):
+    """A store whose reads take three seconds more to end when they are cancelled."""
+
+    async def read(self, checkpoint_dir: str, *, scope: frozenset[EpisodeId] | None) -> Checkpoint:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(3)
+        raise AssertionError("never read")
+
+
+async def test_when_the_last_call_of_a_restore_is_refused_the_restore_is_over(autojump_clock: Clock) -> None:
+    async with plane(LingeringStore("genrm_compare")) as p:
+        assert await p.refused(p.restore([], within=5)) == "deadline_exceeded"
+        assert trio.current_time() == 8.0
+        assert p.control.phases.phase is Phase.IDLE
+
+
 async def test_a_restore_that_is_joined_runs_until_the_later_deadline(autojump_clock: Clock) -> None:
     store = HeldStore(reads=True)
     async with plane(store) as p:
@@ -737,12 +757,15 @@ async def test_a_server_that_awaits_a_restore_waits_for_the_resume_after_it(auto
 # -- retire, forget ------------------------------------------------------------------------------------
 
 
-async def test_a_retire_waits_for_the_requests_of_its_sessions_and_blocks_a_prepare(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize(("kind", "key"), [("tool", "r"), ("seed", "r"), ("plain", None)])
+async def test_a_retire_waits_for_the_requests_of_its_sessions_and_blocks_a_prepare(
+    kind: Kind, key: str | None, autojump_clock: Clock
+) -> None:
     async with plane() as p:
         p.s.seed("s", "r")
         verify = p.s.verify(0, session="s", episode=EpisodeId("r"))
         await p.s.waiting(1)
-        leave = p.request("tool", "s", "r")
+        leave = p.request(kind, "s", key)
         await settled()
         retired = p.start(lambda: p.retire(["r"]))
         await p.s.ended(verify)
