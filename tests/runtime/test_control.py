@@ -852,7 +852,9 @@ async def test_every_call_but_status_and_resume_is_refused_when_the_server_shuts
                 await call()
             assert (caught.value.status, caught.value.code) == (503, "checkpoint_error")
         assert p.control.status()["phase"] == "prepared"
+        names = heard(p)
         assert (await p.resume())["phase"] == "idle"
+        assert names == []  # what is shut down stays as it is
 
 
 async def test_a_shutdown_ends_the_waits_of_prepare_and_retire(autojump_clock: Clock) -> None:

@@ -382,7 +382,8 @@ class Control:
         self._work = None
         self._drop_export()
         self._lease_changed.ring()
-        self._server.open_admission(resumed=True)
+        if not self._server.registry.closed:
+            self._server.open_admission(resumed=True)
 
     async def _watch_lease(self) -> None:
         while True:
