@@ -82,9 +82,15 @@ def hold_a_verify(url: str) -> socket.socket:
     return connection
 
 
-def wait_until_held(url: str) -> None:
-    while "genrm_trio_waiting_verifies 1.0" not in get(f"{url}/metrics"):
+def wait_for(url: str, line: str) -> str:
+    """Ask for the metrics until they have this line; returns them."""
+    while line not in (metrics := get(f"{url}/metrics")):
         pass
+    return metrics
+
+
+def wait_until_held(url: str) -> None:
+    wait_for(url, "genrm_trio_waiting_verifies 1.0")
 
 
 def test_it_says_where_it_serves_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
@@ -117,8 +123,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         host, port = re.findall(r"//(.*):(\d+)", url)[0]
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(b"POST /verify HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")  # and no body
-            while "genrm_trio_connections 2.0" not in get(f"{url}/metrics"):
-                pass
+            wait_for(url, "genrm_trio_connections 2.0")
             process.send_signal(signal.SIGTERM)
             assert process.stderr is not None
             while "stopping" not in process.stderr.readline():
@@ -131,11 +136,10 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 def test_metrics_tell_what_happens(tmp_path: Path) -> None:
     with serving(tmp_path, num_rollouts_per_prompt=2) as (_, url), hold_a_verify(url):
         wait_until_held(url)
-        metrics = get(f"{url}/metrics")
+        metrics = wait_for(url, 'genrm_trio_requests_total{route="/metrics",status="200"}')
     assert 'genrm_trio_cohorts{phase="collecting"} 1.0' in metrics
     assert "genrm_trio_held_members 2.0" in metrics
     assert "genrm_trio_cohorts_started_total 1.0" in metrics
-    assert 'genrm_trio_requests_total{route="/metrics",status="200"}' in metrics
     assert 'genrm_trio_judge_endpoint_resting{endpoint="127.0.0.1:1"} 0.0' in metrics
 
 

@@ -16,6 +16,7 @@ from genrm_trio.ops.sources import Loaded, load, shown
 
 USAGE_ERROR = 2
 FAILED = 1
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="genrm-trio",
@@ -133,6 +134,8 @@ def main() -> None:
         stopped += [(error, USAGE_ERROR) for error in leaves(group)]
     except* OperationFailed as group:
         stopped += [(error, FAILED) for error in leaves(group)]
+    except* KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     for error, code in stopped[:1]:
         typer.echo(f"genrm-trio: {error}", err=True)
         sys.exit(code)

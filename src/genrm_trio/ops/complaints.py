@@ -14,8 +14,8 @@ from pydantic_core import ErrorDetails
 
 from genrm_trio.ops.settings import ENV_NESTING, ENV_PREFIX, Settings
 
-NOT_SETTINGS = frozenset({f"{ENV_PREFIX}TLA2TOOLS_JAR"})
-"""Variables with our prefix that other tools of the project read."""
+NOT_SETTINGS = frozenset(f"{ENV_PREFIX}{name}" for name in ("TLC_JAR", "FUZZ", "SWEEP", "CRASH", "SOAK", "BENCH"))
+"""Variables with our prefix that the project's checks read."""
 
 
 class StartupError(Exception):
