@@ -50,6 +50,13 @@ def test_what_is_not_exactly_typed_is_untyped(changes: dict[str, Any]) -> None:
     assert not read_seed(as_json({**TYPED, **changes})).typed
 
 
+def test_the_names_of_a_typed_seed_are_bounded() -> None:
+    assert read_seed(as_json({**TYPED, "resources_session_id": "s" * 1024})).session_id == "s" * 1024
+    assert locs(read_seed, {**TYPED, "resources_session_id": "s" * 1025}) == [("body", "resources_session_id")]
+    long = {**TYPED, "episode_id": {"rollout_id": "r" * 1025}}
+    assert locs(read_seed, long) == [("body", "episode_id", "rollout_id")]
+
+
 def test_any_object_is_a_seed() -> None:
     assert not read_seed(b"{}").typed
     assert not read_seed(as_json(verify())).typed

@@ -81,6 +81,14 @@ def test_attempts_and_group_ids() -> None:
     ]
 
 
+def test_names_are_bounded_for_each_stands_in_every_checkpoint() -> None:
+    assert read_verify(as_json(verify(group="g" * 1024, prompt_id="p" * 1024))).group_id == "g" * 1024
+    assert problems(verify(group="g" * 1025, prompt_id="p" * 1025)) == [
+        ("string_too_long", ("body", "_ng_group_id")),
+        ("string_too_long", ("body", "prompt_id")),
+    ]
+
+
 @pytest.mark.parametrize(("value", "loc"), [([1, True], 1), ([1.0], 0), (["1"], 0), ([None], 0)])
 def test_rubric_ids_are_integers(value: Any, loc: int) -> None:
     assert problems(verify(expected_rubric_ids=value)) == [("int_type", ("body", "expected_rubric_ids", loc))]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, Validat
 from genrm_trio.core.identity import CAPTURE_KEY, EpisodeId
 from genrm_trio.judging.text import AnswerText, read_output
 from genrm_trio.web.errors import InvalidBody, Problem
-from genrm_trio.web.wire.fields import FieldReader
+from genrm_trio.web.wire.fields import MAX_NAME_CHARS, FieldReader, too_long
 from genrm_trio.web.wire.strict import (
     Body,
     Raw,
@@ -99,9 +99,14 @@ def read_seed(body: Body) -> Seed:
     try:
         value = {name: decode(raw) for name, raw in found.items() if name != "task_data"}
         seed = _SeedBody.model_validate({**value, "task_data": {}})
-        return Seed(seed.resources_session_id, seed.episode_id.read())
+        episode = seed.episode_id.read()
     except (ValueError, InvalidBody):  # a ValidationError is a ValueError
         return Seed()
+    if len(seed.resources_session_id) > MAX_NAME_CHARS:
+        raise InvalidBody(too_long(("body", "resources_session_id"), seed.resources_session_id))
+    if len(episode.rollout_id) > MAX_NAME_CHARS:
+        raise InvalidBody(too_long(("body", "episode_id", "rollout_id"), episode.rollout_id))
+    return Seed(seed.resources_session_id, episode)
 
 
 def read_close(body: Body) -> Close:

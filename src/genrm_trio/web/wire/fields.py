@@ -11,6 +11,9 @@ from genrm_trio.web.wire.strict import Raw, decode, is_null
 MAX_INTEGER_DIGITS = 640
 """Longer integers name no index, attempt or id."""
 
+MAX_NAME_CHARS = 1024
+"""The longest group, prompt and session id, and rollout id of a body: each is kept, and stands in every checkpoint."""
+
 
 class FieldReader:
     """Reads the members of one object at `loc`, and collects what is wrong with them."""
@@ -46,6 +49,13 @@ class FieldReader:
             return None
         return str(decode(raw))
 
+    def name(self, name: str, alias: str | None = None) -> str | None:
+        """A string that names something, of at most MAX_NAME_CHARS, or None."""
+        found = self.text(name, alias)
+        if found is not None and len(found) > MAX_NAME_CHARS:
+            self.problems.append(too_long((*self.loc, self.pick(name, alias)[0]), found))
+        return found
+
     def integer(self, name: str, alias: str | None = None) -> int | None:
         """An integer, or None: no boolean, no float, no numeric string (contract 5.1)."""
         key, raw = self.pick(name, alias)
@@ -77,6 +87,11 @@ def integer(text: bytes) -> int | None:
     """The integer that a JSON number spells as one; None for anything else."""
     digits = text.removeprefix(b"-")
     return int(text) if digits.isdigit() and len(digits) <= MAX_INTEGER_DIGITS else None
+
+
+def too_long(loc: tuple[str | int, ...], name: str) -> Problem:
+    """The mistake of a name that is longer than MAX_NAME_CHARS."""
+    return Problem("string_too_long", loc, f"String should have at most {MAX_NAME_CHARS} characters", name[:200])
 
 
 def _short(raw: Raw) -> object:

@@ -153,7 +153,7 @@ def read_verify(body: Body) -> VerifyRequest:
     principle = reader.text("principle")
     rubric_ids = reader.integers("expected_rubric_ids")
     task_index = reader.integer("_ng_task_index", "task_index")
-    group_id = reader.text("_ng_group_id", "group_id")
+    group_id = reader.name("_ng_group_id", "group_id")
     if group_id == "":
         reader.note("string_too_short", reader.pick("_ng_group_id", "group_id")[0], "A group id is never empty", "")
     attempt = reader.integer("_ng_group_attempt", "group_attempt")
@@ -161,7 +161,7 @@ def read_verify(body: Body) -> VerifyRequest:
         name = reader.pick("_ng_group_attempt", "group_attempt")[0]
         reader.note("greater_than_equal", name, "Input should be greater than or equal to 0", attempt)
     rollout_index = reader.integer("_ng_rollout_index", "rollout_index")
-    prompt_id = reader.text("prompt_id")
+    prompt_id = reader.name("prompt_id")
     reader.check()
     declared: dict[str, JSON] = {
         "principle": principle,
