@@ -43,7 +43,7 @@ class Passage:
 class Gate:
     """Lets data requests pass in the order in which admission allows it.
 
-    restoring: a restore is being installed, or none came yet after `--await-restore`; `/verify` waits too.
+    awaits_restore: none was resumed yet after `--await-restore`; `/verify` waits too.
     bell: rung whenever admission, the gate or what is in flight changed.
     """
 
@@ -55,7 +55,6 @@ class Gate:
         self._busy: Counter[str] = Counter()
         self.bell = Bell()
         self.awaits_restore = await_restore
-        self.installing = False
 
     @asynccontextmanager
     async def enter(self, kind: Kind, session: str | None, episode: EpisodeId | None) -> AsyncIterator[Passage]:
@@ -77,7 +76,7 @@ class Gate:
     def _passes(self, kind: Kind) -> bool:
         if self._registry.closed:
             return True
-        if self.awaits_restore or self.installing:
+        if self.awaits_restore:
             return False
         return kind == "verify" or self._registry.admission.open
 
