@@ -14,8 +14,8 @@ from quart_trio import QuartTrio
 from genrm_trio.web.serving import Server, ServingLimits, listen, serve
 
 QUICK = ServingLimits(
-    keep_alive_s=0.3,
-    header_timeout_s=0.3,
+    keep_alive_s=0.5,
+    header_timeout_s=0.5,
     body_stall_s=0.3,
     body_timeout_s=2.0,
     write_stall_s=0.5,
@@ -26,6 +26,9 @@ QUICK = ServingLimits(
     shutdown_reserve_s=0.2,
 )
 """Bounds short enough that a test waits for them."""
+
+PATIENCE_S = 30.0
+"""How long a test waits for what must happen; other work on the machine may make it slow."""
 
 HELD = b"POST /held HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nhi"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: t\r\n\r\n"
@@ -46,7 +49,7 @@ class Held:
         self._changed = trio.Event()
 
     async def until(self, *, waiting: int | None = None, left: int | None = None) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while (waiting is not None and self.waiting != waiting) or (left is not None and self.left != left):
                 await self._changed.wait()
 
@@ -117,7 +120,7 @@ class Running:
             return await client.rest()
 
     async def hold(self, count: int) -> list["Client"]:
-        clients = []
+        clients: list[Client] = []
         for _ in range(count):
             clients.append(await self.connect())
             await clients[-1].send(HELD)
@@ -144,7 +147,7 @@ class Client:
     async def rest(self) -> bytes:
         """Everything until the server closes; a reset ends it too."""
         received = b""
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 try:
                     data = await self.stream.receive_some(65536)
@@ -160,7 +163,7 @@ class Client:
         parser.send(h11.Request(method=method, target="/", headers=[("host", "t")]))
         parser.send(h11.EndOfMessage())
         status, body = 0, bytearray()
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 event = parser.next_event()
                 if event is h11.NEED_DATA:
@@ -218,7 +221,7 @@ async def running(limits: ServingLimits = QUICK, **changes: object) -> AsyncIter
 
 async def eventually(predicate: Callable[[], bool]) -> None:
     """Wait for something that has no event of its own."""
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while not predicate():  # noqa: ASYNC110 - the server tells nobody
             await trio.sleep(0.005)
 

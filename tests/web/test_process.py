@@ -151,7 +151,7 @@ async def test_sigterm_answers_every_held_request_whatever_others_do(tmp_path: P
         await unread.send_all(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n" * 1500)
         began = time.monotonic()
         assert await server.terminate() == 0
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < 5.0  # the grace, and what a busy machine adds
         for stream in (idle, half, unread):
             await stream.aclose()
     assert held.replies == [503] * 22

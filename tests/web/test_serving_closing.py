@@ -7,6 +7,7 @@ import trio
 from tests.web.serving_harness import (
     HEALTH,
     HELD,
+    PATIENCE_S,
     QUICK,
     Running,
     eventually,
@@ -19,7 +20,7 @@ from genrm_trio.web.serving import raise_descriptor_limit
 
 
 async def ended(server: Running) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         await server.server.connections_ended()
 
 
@@ -100,7 +101,7 @@ async def test_a_client_that_goes_on_for_ever_after_its_413_is_cut() -> None:
     async with running(QUICK, max_request_bytes=100_000) as server, await server.connect() as client:
         await client.send(b"POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999\r\n\r\n")
         assert (await client.answer())[0] == 413
-        with trio.fail_after(5), pytest.raises(trio.BrokenResourceError):
+        with trio.fail_after(PATIENCE_S), pytest.raises(trio.BrokenResourceError):
             await client.send(b"x" * 50_000_000)
 
 
