@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
+import msgspec
 import structlog
 import trio
 
@@ -20,7 +21,15 @@ BUFFER_BYTES: Final = 1 << 20
 FLUSH_EVERY_S: Final = 1.0
 
 log = structlog.get_logger()
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def trace_line(event: Event) -> bytes:
+    """Return an event as its line; lone surrogates and integers of any size, which clients may send, stay as they are."""
+    fields = {"event": event.name, "args": event.args, "reply": event.reply}
+    try:
+        return msgspec.json.encode(fields) + b"\n"
+    except (UnicodeEncodeError, OverflowError):  # rare, and several times slower
+        return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 class TraceFile:
@@ -33,9 +42,8 @@ class TraceFile:
     def __call__(self, event: Event) -> None:
         """Write one event; the hook of the Registry."""
         if not self._given_up:
-            line = _encode({"event": event.name, "args": event.args, "reply": event.reply})
             with self._giving_up():
-                self._file.write(line.encode("ascii") + b"\n")
+                self._file.write(trace_line(event))
 
     def flush(self) -> None:
         """Hand to the system what was written so far."""
