@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 
 def trace_line(event: Event) -> bytes:
-    """Return an event as its line; lone surrogates and integers of any size, which clients may send, stay as they are."""
+    """Return an event as its line. Lone surrogates and integers of any size, which clients may send, are kept."""
     fields = {"event": event.name, "args": event.args, "reply": event.reply}
     try:
         return msgspec.json.encode(fields) + b"\n"
