@@ -20,6 +20,10 @@ test: lint ## set up, then lint, types, import rules, house rules and every test
 	@echo "== tests"
 	@$(BIN)/pytest -q
 
+.PHONY: fuzz
+fuzz: setup ## try hostile bodies, judge replies and files for longer; EXAMPLES of each test, 2000 unless told
+	@GENRM_TRIO_FUZZ=$(or $(EXAMPLES),2000) $(BIN)/pytest -q tests/fuzz
+
 .PHONY: lint
 lint: setup ## ruff, formatting, strict types and the direction of imports
 	@echo "== ruff"
