@@ -24,6 +24,10 @@ test: lint ## set up, then lint, types, import rules, house rules and every test
 fuzz: setup ## try hostile bodies, judge replies and files for longer; EXAMPLES of each test, 2000 unless told
 	@GENRM_TRIO_FUZZ=$(or $(EXAMPLES),2000) $(BIN)/pytest -q tests/fuzz
 
+.PHONY: soak
+soak: setup ## send VERIFIES (200000) in mixed endings to one server after another; fails unless memory stays flat
+	@$(BIN)/python -m tests.soak $(or $(VERIFIES),200000)
+
 .PHONY: lint
 lint: setup ## ruff, formatting, strict types and the direction of imports
 	@echo "== ruff"
