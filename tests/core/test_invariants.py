@@ -251,6 +251,16 @@ BROKEN_STEPS: list[tuple[str, Snapshot, Event, Snapshot]] = [
         replace(B.open, marks={**MARKS, "done": replace(MARKS["done"], attempt=-1)}),
     ),
     (
+        "watermark_monotone",
+        B.open,
+        RETIRE,
+        replace(
+            B.open,
+            cohorts={},
+            marks={name: mark for name, mark in MARKS.items() if name != "collecting"},
+        ),
+    ),
+    (
         "no_stale_attempt_publishes",
         replace(B.open, marks={**MARKS, "held": replace(MARKS["held"], attempt=1)}),
         event("Publish", {"published": True, "answered": []}, cohort=HELD),

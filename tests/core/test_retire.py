@@ -318,6 +318,20 @@ def test_a_late_record_holds_a_restored_member_that_nobody_was_told() -> None:
     assert fresh.verify(0, session="late").reward == 1.0
 
 
+def test_a_member_that_was_told_late_stays() -> None:
+    fresh = restored()
+    fresh.open()
+    fresh.seed("late", "r")
+    fresh.close()
+    fresh.save()
+    told = fresh.verify(0, session="late")
+    fresh.open()
+    assert told.reward == 1.0
+    fresh.registry.end_session(fresh.now, "late", "close")
+    fresh.retire("g-0-a1")
+    assert fresh.verify(0).reward == 1.0
+
+
 # -- delete_restored -----------------------------------------------------------------------------------
 
 

@@ -89,7 +89,10 @@ def needed_never_dropped(before: Snapshot, event: Event, after: Snapshot) -> str
 
 
 def watermark_monotone(before: Snapshot, event: Event, after: Snapshot) -> str | None:
-    """Guards stale detection: a watermark falls only when no cohort of its group is retained."""
+    """Guards stale detection: a watermark falls only when no cohort of its group is retained.
+
+    By a retire or a deletion only one goes that a restore installed and nobody used since.
+    """
     if event.name == "ShutDown":
         return None
     for name, mark in before.marks.items():
@@ -99,6 +102,8 @@ def watermark_monotone(before: Snapshot, event: Event, after: Snapshot) -> str |
         left = set(after.group_cohorts(name)) if now is None else set(before.group_cohorts(name))
         if left - _listed(event, "evicted"):
             return f"the watermark of {name!r} fell from {mark.attempt} while {left} is retained"
+        if event.name in {"Retire", "DeleteRestored"} and not mark.installed:
+            return f"the watermark of {name!r} was used, and {event.name} took it"
     return None
 
 
