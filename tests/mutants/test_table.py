@@ -11,9 +11,17 @@ from tests.mutants.table import MUTANTS, Mutant
 
 from genrm_trio.core.invariants import STATE_INVARIANTS, STEP_INVARIANTS
 
-MODEL = frozenset(
-    ["TermListStale", "NoSupersede", "StaleAccepted", "WatermarkNotKept", "RetireDropsLiveWatermark", "RestoreNoWatermark", "ExpireWatermarkWhileRetained", "RetireKeepsWatermark", "WatermarkNotExported", "DropLeaksSessions", "RetireLeaksSession", "UngroupedRecorded", "RetireKeepsEmptyCohort", "ReplayStaysPending", "EvictNeededByAge", "ExportSibling", "DigestIgnored", "PerMemberKind", "ExportTearsGroup", "UngroupedNotPopped", "CloseKeepsSessions", "NoHold", "NoRecheck", "JudgeFailureNotHeld", "CompletedNotExported", "RestoreAsCollecting", "JudgeFailureNotExported", "EvictNeededByCount", "EndWhileClosed", "RetireDuringCommit", "HeldNotExported", "KeepAnyMember", "RetireDropsCohort", "RestoreForgetsSessions", "RetireNoop", "LiveRetireKeepsSlot", "RetireWaitsForCohort", "LiveRetireFreesShared", "PartialRestore", "SupersedeLeavesWaiters", "NoCollectTimeout", "LostWakeup", "TtlNever", "SessionNeverIdles"]
-)
+NAMES = """
+    TermListStale NoSupersede StaleAccepted WatermarkNotKept RetireDropsLiveWatermark RestoreNoWatermark
+    ExpireWatermarkWhileRetained RetireKeepsWatermark WatermarkNotExported DropLeaksSessions RetireLeaksSession
+    UngroupedRecorded RetireKeepsEmptyCohort ReplayStaysPending EvictNeededByAge ExportSibling DigestIgnored
+    PerMemberKind ExportTearsGroup UngroupedNotPopped CloseKeepsSessions NoHold NoRecheck JudgeFailureNotHeld
+    CompletedNotExported RestoreAsCollecting JudgeFailureNotExported EvictNeededByCount EndWhileClosed
+    RetireDuringCommit HeldNotExported KeepAnyMember RetireDropsCohort RestoreForgetsSessions RetireNoop
+    LiveRetireKeepsSlot RetireWaitsForCohort LiveRetireFreesShared PartialRestore SupersedeLeavesWaiters
+    NoCollectTimeout LostWakeup TtlNever SessionNeverIdles
+"""
+MODEL = frozenset(NAMES.split())
 """The mutants of the formal model."""
 
 INVARIANTS = (
