@@ -25,6 +25,7 @@ class Life:
     """One cohort's task. `changed` is told by the core whenever the cohort's phase or members changed.
 
     _scope: cancelled when the cohort ended elsewhere: superseded, dropped, shut down.
+    _collection: the collection deadline, which no later member moves.
     _deadline: the evaluation deadline; infinite until the first call gets a slot or, when pairs are judged as
         they arrive, until the last member came.
     _ticket: its place among cohorts that want judge slots, taken in the step in which it became complete.
@@ -36,6 +37,7 @@ class Life:
         self._key = cohort.id.key
         self._bell = Bell()
         self._scope = trio.CancelScope()
+        self._collection = trio.CancelScope()
         self._deadline = trio.CancelScope()
         self._early = server.policy.judge_start == "as_pairs_arrive"
         on_first = None if self._early else self._start_deadline
@@ -74,9 +76,11 @@ class Life:
                 await self._server.points.reach("judged", self._key)
                 if self._lives:
                     self._report(verdict)
-                while self._lives and not registry.publish(self._server.now(), self._key):
+                while self._lives:
                     await self._server.gate.bell.until(lambda: registry.admission.open)
                     await self._server.points.reach("hold", self._key)
+                    if self._lives:
+                        registry.publish(self._server.now(), self._key)
         except Exception as error:  # noqa: BLE001 - whatever broke, only this cohort fails, with the error's text
             self._crashed(_first_leaf(error))
         finally:
@@ -102,11 +106,12 @@ class Life:
         return contender_of(self._cohort.members.get(index))
 
     async def _collect(self) -> None:
-        """Wait for the N-th member, at most until the collection deadline, which no later member moves.
+        """Wait for the N-th member, at most until the collection deadline.
 
         On expiry the cohort fails, and this life's scope is cancelled by that.
         """
-        with trio.move_on_at(self._cohort.created_at + self._server.policy.collection_timeout_s):
+        self._collection.deadline = self._cohort.created_at + self._server.policy.collection_timeout_s
+        with self._collection:
             await self._bell.until(lambda: self._complete)
         await self._server.points.reach("collected", self._key)
         if self._lives and not self._complete:
