@@ -7,10 +7,12 @@ many states share it. An edge is a state, an event with its arguments and reply,
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from genrm_trio.ops.tla.values import Map, Value, elements, parse
 from spec.tools import tlc
 from spec.tools.configs import Config
+
+from genrm_trio.ops.tla.values import Map, Value, elements, parse
 
 PARTS = ("core", "caller", "task", "world")
 """What the spec's View is made of, in its order."""
@@ -24,7 +26,7 @@ class Event:
     args: Value
     reply: Value
 
-    def arg(self, name: str) -> Value:
+    def arg(self, name: str) -> Any:
         """One argument."""
         assert isinstance(self.args, Map), f"{self.name} has no arguments"
         return self.args[name]
@@ -38,8 +40,8 @@ class State:
     """One state of the spec."""
 
     core: Map
-    caller: Value
-    task: Value
+    caller: Any
+    task: Any
     world: Map
 
 

@@ -1,7 +1,8 @@
 """Walks through a graph that together take every edge, so that code can be led along them.
 
 A walk starts in the initial state. It goes to the nearest edge that no walk took yet, and from there on as long as it
-finds more of them nearby. Edges that look the same to whoever is led may be given one name; then one of a name is enough.
+finds more of them nearby. Edges that look the same to whoever is led may be given one name; then one of a name is
+enough.
 """
 
 from collections import deque
@@ -101,7 +102,7 @@ def _shortest(graph: Graph) -> tuple[list[int], dict[int, int]]:
 
 
 def check(graph: Graph, walks: list[Walk]) -> None:
-    """Raises AssertionError unless each walk starts in the initial state and each of its edges starts where the last ends."""
+    """Raises AssertionError unless each walk starts in the initial state, and each edge where the last one ends."""
     for walk in walks:
         assert graph.edges[walk[0]].source == 0, "a walk starts in the initial state"
         for before, after in pairwise(walk):

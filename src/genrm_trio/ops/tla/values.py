@@ -6,12 +6,12 @@ other function a Map. As in TLA+ a function over 1..n is a sequence, so the empt
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Value: TypeAlias = "bool | int | str | tuple[Value, ...] | frozenset[Value] | Map"
 
 
-class Map(dict[Value, Value]):
+class Map(dict["Value", Any]):
     """A function that is no sequence. Never changed once it was made, and so it can be a member of a set."""
 
     def __hash__(self) -> int:  # type: ignore[override]  # a dict is not hashable, but this one does not change
@@ -32,7 +32,7 @@ def record(**fields: Value) -> Map:
     return Map(fields)
 
 
-def pairs_of(value: Value) -> Iterable[tuple[Value, Value]]:
+def pairs_of(value: Value) -> Iterable[tuple[Any, Any]]:
     """The pairs of a function or sequence."""
     if isinstance(value, Map):
         return value.items()
@@ -70,7 +70,7 @@ def _value(token: str, take: Callable[[], str]) -> Value:
         case "(":
             return function(_pairs(")", (":>", "@@"), take))
         case "TRUE" | "FALSE":
-            return token == "TRUE"
+            return token[0] == "T"
     if token[0] == '"':
         return (
             _ESCAPED.sub(lambda found: _ESCAPES.get(found[1], found[1]), token[1:-1]) if "\\" in token else token[1:-1]
@@ -105,19 +105,18 @@ def _pairs(end: str, marks: tuple[str, str], take: Callable[[], str]) -> list[tu
     return found
 
 
-def split(text: str) -> list[str]:
-    """The texts of a sequence's elements, unread: `<<a, b>>` is `a` and `b`. For texts as TLC prints them."""
-    return list(_elements(text))
-
-
 _BRACKET = re.compile(r'<<|>>|"(?:[^"\\]|\\.)*"|[\[\](){}]|, ')
 _DEEPER = frozenset(("<<", "[", "(", "{"))
 _HIGHER = frozenset((">>", "]", ")", "}"))
 
 
-def _elements(text: str) -> Iterator[str]:
-    depth, start = 0, 2
-    for found in _BRACKET.finditer(text):
+def elements(text: str, start: int = 2) -> Iterator[str]:
+    """The texts of a sequence's elements as TLC prints them, unread: `<<a, b>>` has `a` and `b`.
+
+    start: where an element of it starts; by default the first.
+    """
+    depth = 1
+    for found in _BRACKET.finditer(text, start):
         token = found[0]
         if token in _DEEPER:
             depth += 1
@@ -127,7 +126,7 @@ def _elements(text: str) -> Iterator[str]:
                 if found.start() > start:
                     yield text[start : found.start()]
                 return
-        elif token == ", " and depth == 1:
+        elif token[0] == "," and depth == 1:
             yield text[start : found.start()]
             start = found.end()
 

@@ -1,0 +1,66 @@
+"""The Registry's state as the value that the spec's variable `core` has."""
+
+from spec.tools.codes import Codes
+
+from genrm_trio.core.cohort import Cohort
+from genrm_trio.core.registry import Registry
+from genrm_trio.ops.tla.values import Map, Value, function, record
+
+
+def projected(registry: Registry, codes: Codes) -> Map:
+    """The whole state, whatever the spec knows of it."""
+    exported = registry.admission.exported
+    groups = sorted(registry.groups.items(), key=lambda named: named[1].watermark.used)
+    return record(
+        cohort=function((codes.cohort(key), _cohort(cohort, codes)) for key, cohort in registry.cohorts.items()),
+        term=tuple(codes.cohort(key) for key in registry.terminal),
+        marks=tuple(
+            record(g=codes.group(name), a=group.watermark.attempt, installed=group.watermark.installed)
+            for name, group in groups
+        ),
+        session=function(
+            (
+                codes.session(session.session_id),
+                record(ep=codes.episode(session.episode.key), claimed=session.claimed, ending=session.ending),
+            )
+            for session in registry.sessions
+        ),
+        record=function(
+            (
+                codes.session(session.session_id),
+                record(k=codes.cohort(session.member[0]), i=session.member[1], late=session.late),
+            )
+            for session in registry.sessions
+            if session.member is not None
+        ),
+        waiting=function((codes.waiter(number), _waiter(registry, number, codes)) for number in registry.waiters),
+        open=registry.admission.open,
+        exporting=exported is not None,
+        exported=frozenset(map(codes.session, exported or ())),
+        retired=function((codes.rollout(name), attempt) for name, attempt in registry.sessions.retired.items()),
+        refused=function(
+            (codes.session(session), codes.rollout(name)) for session, name in registry.sessions.refused.items()
+        ),
+        shut=frozenset(map(codes.session, registry.sessions.closed)),
+        down=registry.closed,
+    )
+
+
+def _cohort(cohort: Cohort, codes: Codes) -> Value:
+    slots = range(cohort.size)
+    members = cohort.members
+    results = {i: member.result for i, member in members.items() if member.result is not None}
+    return record(
+        phase=cohort.phase.value,
+        ans=function((i, codes.answer(members[i].digest) if i in members else 0) for i in slots),
+        out=function((i, codes.reward(results[i].fields) if i in results else ()) for i in slots),
+        fail=codes.outcome(cohort.failure) if cohort.failure is not None else (),
+        pending=frozenset(i for i, member in members.items() if member.pending),
+    )
+
+
+def _waiter(registry: Registry, number: int, codes: Codes) -> Value:
+    waiter = registry.waiters[number]
+    index = registry.cohorts[waiter.cohort].waiters[number]
+    session = codes.session(waiter.session) if waiter.session is not None else ()
+    return record(k=codes.cohort(waiter.cohort), i=index, s=session)
