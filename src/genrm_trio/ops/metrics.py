@@ -66,6 +66,7 @@ class Metrics:
         self.loop_lag = self._histogram(
             "event_loop_lag_seconds", "How late a task that asked for a moment was woken.", LAG_BUCKETS
         )
+        self.loop_stuck = self._counter("event_loop_stuck", "Times that the event loop ran no task for `loop_stuck_s`.")
         for kind, rule in RULES.items():
             self.judge_faults.labels(kind.value, rule.action.value)
         ProcessCollector(registry=self.registry)

@@ -3,6 +3,8 @@
 The inner rooms call these methods on the event loop; they count, write a line and return.
 """
 
+from collections.abc import Callable
+
 import structlog
 import trio
 
@@ -10,6 +12,7 @@ from genrm_trio.core.cohort import Cohort
 from genrm_trio.core.outcome import Answer, CohortFailed, JudgeFailed, Refused
 from genrm_trio.judging.judge import CallSeen, FaultSeen
 from genrm_trio.ops.metrics import Metrics
+from genrm_trio.ops.watchdog import Watchdog
 from genrm_trio.runtime.observer import Observer
 from genrm_trio.web.prefix import split_prefix
 from genrm_trio.web.serving.server import Served
@@ -124,12 +127,23 @@ def checkpoint_trouble(text: str) -> None:
     log.warning("checkpoint_trouble", text=text)
 
 
-async def watch_loop(metrics: Metrics) -> None:
-    """Measure for ever how late the event loop wakes a task; a stuck loop shows as one large value."""
+async def watch_loop(metrics: Metrics, beat: Callable[[], None] = lambda: None) -> None:
+    """Measure for ever how late the event loop wakes a task, and call `beat` each time."""
     while True:
         due = trio.current_time() + LAG_EVERY_S
         await trio.sleep_until(due)
         lag = max(0.0, trio.current_time() - due)
+        beat()
         metrics.loop_lag.observe(lag)
         if lag >= LAG_WORTH_A_LINE_S:
             log.warning("event_loop_lag", seconds=round(lag, 3), once="event_loop_lag")
+
+
+def loop_watchdog(metrics: Metrics, stuck_s: float) -> Watchdog:
+    """A watchdog that logs where the loop is stuck, and counts how often it was; `watch_loop` gives it its beats."""
+
+    def stuck(where: str) -> None:
+        metrics.loop_stuck.inc()
+        log.error("event_loop_stuck", for_s=stuck_s, where=where)
+
+    return Watchdog(stuck_s, stuck, lambda seconds: log.warning("event_loop_runs_again", seconds=round(seconds, 3)))

@@ -25,7 +25,14 @@ from genrm_trio.judging.transport import HttpJudge
 from genrm_trio.ops import assembly, logs
 from genrm_trio.ops.complaints import StartupError, leaves
 from genrm_trio.ops.metrics import CONTENT_TYPE, Metrics, Reading
-from genrm_trio.ops.observers import CohortWatch, JudgeWatch, RequestWatch, checkpoint_trouble, watch_loop
+from genrm_trio.ops.observers import (
+    CohortWatch,
+    JudgeWatch,
+    RequestWatch,
+    checkpoint_trouble,
+    loop_watchdog,
+    watch_loop,
+)
 from genrm_trio.ops.settings import Settings, secrets_of
 from genrm_trio.ops.sources import Loaded
 from genrm_trio.ops.tracing import TraceFile, traced
@@ -168,12 +175,13 @@ async def _run(house: House, settings: Settings, options: Options, metrics: Metr
     except OSError as error:
         where = f"{settings.host} port {settings.port}"
         raise StartupError(f"cannot listen on {where}: {error.strerror or error}") from None
-    with _stop_signals(settings.shutdown_grace_s) as stop:
+    dog = loop_watchdog(metrics, settings.limits.loop_stuck_s)
+    with _stop_signals(settings.shutdown_grace_s) as stop, dog.watching():
         async with trio.open_nursery() as background:
             await background.start(house.server.run)
             if house.control is not None:
                 await background.start(house.control.run)
-            background.start_soon(watch_loop, metrics)
+            background.start_soon(watch_loop, metrics, dog.beat)
             if trace is not None:
                 background.start_soon(trace.keep_flushed)
             async with trio.open_nursery() as front:

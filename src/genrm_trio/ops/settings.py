@@ -130,6 +130,7 @@ class LimitSettings(Section):
     """`limits`: bounds that seldom need a change. Times are seconds, sizes bytes; the web room says what each does.
 
     max_sessions: sessions open at once, and so the records of a checkpoint; also closed ids that are remembered.
+    loop_stuck_s: without a task run for so long the event loop counts as stuck; is logged, and ends nothing.
     max_log_line: longer lines of the log are cut, in characters.
     """
 
@@ -148,6 +149,7 @@ class LimitSettings(Section):
     backlog: Count = 4096
     retry_after_s: Count = 1
     shutdown_reserve_s: Seconds = 0.5
+    loop_stuck_s: Annotated[float, BeforeValidator(_no_bool), Field(ge=1, allow_inf_nan=False)] = 10.0
     max_sessions: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1_000_000)] = 1_000_000
     max_log_line: Annotated[int, BeforeValidator(_no_bool), Field(ge=512)] = 8192
 

@@ -1,0 +1,108 @@
+"""A stuck event loop: `/livez` does not answer, the log says where it stands, and afterwards all goes on."""
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from tests.support.fake_judge import FakeJudge
+from tests.support.server_process import ServerProcess, servers, settings_for
+
+from genrm_trio.ops.watchdog import LOOKS, Watchdog
+
+STUCK_S = 1.0
+PROBE_S = 0.5
+STICKY = """
+import pathlib, signal, sys, time
+from genrm_trio.ops.cli import main
+release = pathlib.Path(__file__).with_name("release")
+def stand_still(*_):
+    while not release.exists():
+        time.sleep(0.01)
+signal.signal(signal.SIGUSR1, stand_still)
+main()
+"""
+"""The command, whose event loop stands still after a signal until a file is there."""
+
+
+async def lives(server: ServerProcess) -> bool:
+    """What a probe with a time-out finds."""
+    with trio.move_on_after(PROBE_S):
+        return (await server.peer.ask("GET", "/livez")).status == 200
+    return False
+
+
+async def logged(server: ServerProcess, event: str) -> Any:
+    """The first line of this event, once it is there."""
+    path = trio.Path(server.log)
+    with trio.fail_after(20):
+        while True:
+            for line in (await path.read_bytes()).splitlines():
+                if f'"{event}"'.encode() in line:
+                    return json.loads(line)
+            await trio.sleep(0.05)
+
+
+def interpreter(folder: Path) -> str:
+    """What stands in for the interpreter and runs the sticky command instead of the command."""
+    sticky, script = folder / "sticky.py", folder / "python"
+    sticky.write_text(STICKY)
+    script.write_text(f"#!/bin/sh\nshift 2\nexec '{sys.executable}' '{sticky}' \"$@\"\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+async def test_a_stuck_loop_fails_the_probe_and_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter(tmp_path))
+    async with FakeJudge().running() as judge:
+        settings = settings_for(judge.url, limits={"loop_stuck_s": STUCK_S})
+        async with servers(tmp_path, settings) as house:
+            server = await house.start()
+            assert await lives(server)
+            server.child.signal(signal.SIGUSR1)
+            told = await logged(server, "event_loop_stuck")
+            assert "stand_still" in told["where"]
+            assert not await lives(server)
+            await trio.Path(tmp_path / "release").touch()
+            await logged(server, "event_loop_runs_again")
+            with trio.fail_after(20):
+                while not await lives(server):
+                    pass
+            assert (await server.metrics())["event_loop_stuck_total"] == 1
+            assert await server.terminate() == 0
+
+
+def until(condition: Any) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_each_standstill_is_told_once() -> None:
+    stuck: list[str] = []
+    again: list[float] = []
+    dog = Watchdog(0.08, stuck.append, again.append)
+    with dog.watching():
+        until(lambda: stuck)
+        assert "test_each_standstill" in stuck[0]
+        until(lambda: dog._missed > 2 * LOOKS)
+        assert len(stuck) == 1
+        dog.beat()
+        assert len(again) == 1
+        until(lambda: len(stuck) == 2)
+        dog.beat()
+        assert len(again) == 2
+
+
+@pytest.mark.parametrize("missed", [0, 1, LOOKS - 1])
+def test_a_few_missed_looks_are_not_told(missed: int) -> None:
+    again: list[float] = []
+    dog = Watchdog(1000.0, lambda _where: None, again.append)
+    dog._missed = missed
+    dog.beat()
+    assert not again
