@@ -188,8 +188,12 @@ class Clients:
             self.verdicts.pop(key, None)
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Cohorts are gone, and with the last of its group what is known of its newest attempt."""
-        for key in keys:
+        """Cohorts are gone, and with the last of its group what is known of its newest attempt.
+
+        What an open session was told or promised of one stays: it is owed whatever became of the cohort.
+        """
+        owed = {k.slot[0] for k in self.sessions.values() if k.slot and (k.told is not None or k.promise is not None)}
+        for key in [key for key in keys if key not in owed]:
             self.verdicts.pop(key, None)
             self.told.pop(key, None)
             self.taken.pop(key, None)
@@ -335,7 +339,9 @@ def own_outcome(record: Clients, seen: Seen) -> str | None:
     call = outcome_call(seen.answer)
     if call is None or seen.request is None:
         return None
-    judged, request = record.calls[call], seen.request
+    judged, request = record.calls.get(call), seen.request
+    if judged is None:
+        return f"{request} was told of call {call}, which was never made"
     if judged.key != request.key:
         return f"{request} was told the outcome of {judged.key!r}"
     if not isinstance(seen.answer, Rewarded):

@@ -100,6 +100,7 @@ BROKEN_STATES: list[tuple[str, Callable[[Registry], Any]]] = [
     ("ungrouped_gone", lambda r: setattr(fresh_session(r), "member", (ungrouped(r).id.key, 0))),
     ("ungrouped_gone", lambda r: r.groups.update({ungrouped(r).id.key: r.groups["idle"]})),
     ("closed_is_empty", leave_a_session),
+    ("closed_stays_closed", lambda r: r.sessions.closed.update({"s-done-0": 0.0})),
     ("session_records_match", lambda r: r.cohorts[DONE].sessions.update({"s-done-0": 1})),
     ("session_records_match", lambda r: r.cohorts[DONE].members.pop(1)),
     ("waiters_match", lambda r: r.waiters.clear()),

@@ -149,6 +149,31 @@ def test_a_session_ends_when_nobody_used_it_for_its_life() -> None:
     assert play.seed("s-g-0", "g-0") == "bound", "its id is not remembered"
 
 
+def test_no_session_idles_out_while_admission_is_closed() -> None:
+    """Found by TLC: a caller saved as told would be missing in the checkpoint, and its replay meet a closed slot."""
+    play = Play(session_idle_ttl_s=100.0)
+    play.done("g")
+    play.close()
+    play.prune(1000.0)
+    with pytest.raises(NotEnabled):
+        play.registry.expire_session(play.now, "s-g-0")
+    assert len(play.registry.sessions) == 2
+    play.open()
+    play.prune()
+    assert len(play.registry.sessions) == 0, "ages ran on meanwhile"
+
+
+def test_a_session_counts_its_idle_time_from_its_answer() -> None:
+    play = Play(session_idle_ttl_s=100.0)
+    play.fill("g")
+    play.now += 1000.0
+    play.finish("g")
+    play.prune(99.0)
+    assert len(play.registry.sessions) == 2
+    play.prune(1.0)
+    assert len(play.registry.sessions) == 0
+
+
 def test_a_session_that_waits_or_is_unknown_cannot_be_expired() -> None:
     play = Play()
     play.join(0)

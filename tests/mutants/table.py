@@ -60,9 +60,9 @@ ATTEMPTS = (
         "requests of a superseded attempt wait for ever",
         (
             REGISTRY,
-            "        answered = self._answer_all(cohort)\n"
+            "        answered = self._answer_all(now, cohort)\n"
             "        self._terminate(now, cohort)\n        return answered\n",
-            '        answered = self._answer_all(cohort) if step != "superseded" else []\n'
+            '        answered = self._answer_all(now, cohort) if step != "superseded" else []\n'
             "        self._terminate(now, cohort)\n        return answered\n",
         ),
     ),
@@ -162,9 +162,9 @@ ENDINGS = (
         "a reconnecting client finds its slot free and its answer forgotten",
         (
             REGISTRY,
-            "        if left:\n            self._remove_waiter(waiter)\n",
+            "        if left:\n            self._remove_waiter(now, waiter)\n",
             "        if left:\n            found = self.cohorts[self.waiters[waiter].cohort]\n"
-            "            index = found.waiters[waiter]\n            self._remove_waiter(waiter)\n"
+            "            index = found.waiters[waiter]\n            self._remove_waiter(now, waiter)\n"
             "            if found.phase is Phase.COLLECTING and not found.held_by(index):\n"
             "                self._drop_member(found, index)\n",
         ),
@@ -423,17 +423,6 @@ SESSION_RULES = (
         "test_sessions.py::test_a_request_under_an_earlier_attempt_is_stale_and_claims_nothing",
         "a leftover request of the crashed attempt claims the restored session",
         (SESSIONS, "        if episode is None or episode == session.episode:\n", "        if True:\n"),
-        machine=False,
-    ),
-    core(
-        "ClosedReopens",
-        "test_sessions.py::test_a_closed_session_is_gone_and_its_id_binds_nothing_for_a_while",
-        "a late repeat of a seed opens a session that nobody will close",
-        (
-            REGISTRY,
-            "        if session is None and session_id in self.sessions.closed:\n",
-            "        if session is None and session_id in self.sessions.refused:\n",
-        ),
         machine=False,
     ),
 )
@@ -703,7 +692,7 @@ RETIRE = (
         "a retire waits for a cohort that waits for the retired rollout",
         (
             REGISTRY,
-            '            self._answer(waiter, Refused("stale_attempt", text))\n',
+            '            self._answer(now, waiter, Refused("stale_attempt", text))\n',
             "            self.waiters[waiter].session = None\n",
         ),
         breaks="retire_never_waits_for_cohort",
@@ -838,31 +827,43 @@ RETIRE = (
     ),
 )
 
+CLOSED = (
+    core(
+        "ClosedSeedBinds",
+        "test_sessions.py::test_a_closed_session_is_gone_and_its_id_binds_nothing_for_a_while",
+        "a stray seed after the close opens a session that nobody will close, and its cohort is kept for it",
+        (REGISTRY, "        if session is None and session_id in self.sessions.closed:\n", "        if self.closed:\n"),
+        breaks="closed_stays_closed",
+    ),
+    core(
+        "IdleWhileClosed",
+        "test_sessions.py::test_no_session_idles_out_while_admission_is_closed",
+        "a caller that was saved as told is missing in the checkpoint that is open",
+        (STATE, "        if ttl is None or not self.admission.open:\n", "        if ttl is None:\n"),
+        (REGISTRY, "session.waiters or not self.admission.open:\n", "session.waiters:\n"),
+        machine=False,
+    ),
+    core(
+        "ToldCountsAsIdle",
+        "test_sessions.py::test_a_session_counts_its_idle_time_from_its_answer",
+        "a session that waited long is gone the moment it is told, and no checkpoint knows its outcome",
+        (STATE, "            self.sessions.touch(session, now)\n", ""),
+        machine=False,
+    ),
+)
+
 RUNTIME = (
     Mutant(
         "NoRecheck",
         "an outcome is told in a checkpoint that opened between the wake-up and the publish",
         (
             (
-                "runtime/life.py",
-                "                while self._lives and not registry.publish(self._server.now(), self._key):\n"
-                "                    await self._server.gate.bell.until(lambda: registry.admission.open)\n"
-                '                    await self._server.points.reach("hold", self._key)\n',
-                "                await self._server.gate.bell.until(lambda: registry.admission.open)\n"
-                '                await self._server.points.reach("hold", self._key)\n'
-                "                if self._lives:\n"
-                "                    registry.publish(self._server.now(), self._key)\n",
-            ),
-            (
                 REGISTRY,
                 '        if not self.admission.open:\n            self._emit("Publish"',
                 '        if self.closed:\n            self._emit("Publish"',
             ),
         ),
-        (
-            "tests/runtime/test_hold.py::test_admission_that_reopens_and_recloses_publishes_nothing",
-            "tests/runtime/test_hold.py::test_reopening_and_reclosing_in_one_step_publishes_nothing",
-        ),
+        ("tests/runtime/test_hold.py::test_admission_that_reopens_and_recloses_publishes_nothing",),
         machine=False,
     ),
     Mutant(
@@ -884,8 +885,8 @@ RUNTIME = (
         (
             (
                 "runtime/life.py",
-                "trio.move_on_at(self._cohort.created_at + self._server.policy.collection_timeout_s)",
-                "trio.move_on_at(float('inf'))",
+                "self._collection.deadline = self._cohort.created_at + self._server.policy.collection_timeout_s\n",
+                "self._collection.deadline = float('inf')\n",
             ),
         ),
         ("tests/runtime/test_bounded_waits.py::test_a_lonely_member_waits_for_the_collection_deadline_and_no_longer",),
@@ -984,6 +985,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ENDINGS,
     *RETENTION,
     *SESSION_RULES,
+    *CLOSED,
     *HOLD,
     *EXPORT,
     *RESTORE,

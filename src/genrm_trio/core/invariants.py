@@ -164,6 +164,12 @@ def closed_is_empty(state: State) -> str | None:
     return f"left after shutdown: {found}" if found else None
 
 
+def closed_stays_closed(state: State) -> str | None:
+    """Guards a close: its session backs nothing any more, whoever seeds its id again."""
+    both = [session.session_id for session in state.sessions if session.session_id in state.sessions.closed]
+    return f"open and remembered as closed: {both}" if both else None
+
+
 STATE_INVARIANTS: Mapping[str, StateInvariant] = {
     f.__name__: f
     for f in (
@@ -177,6 +183,7 @@ STATE_INVARIANTS: Mapping[str, StateInvariant] = {
         siblings_agree,
         ungrouped_gone,
         closed_is_empty,
+        closed_stays_closed,
     )
 }
 """The spec's state invariants that the state alone decides, by name."""

@@ -204,7 +204,7 @@ class Registry(State):
         """A waiting request went away: its waiter goes, its member stays. No-op when it was answered already."""
         left = waiter in self.waiters
         if left:
-            self._remove_waiter(waiter)
+            self._remove_waiter(now, waiter)
         self._emit("Leave", left, waiter=waiter)
 
     # -- a cohort's life -------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class Registry(State):
             return False
         rewarded = cohort.failure is None
         cohort.step("publish rewards" if rewarded else "publish judge failure")
-        answered = self._answer_all(cohort)
+        answered = self._answer_all(now, cohort)
         self._terminate(now, cohort)
         if rewarded and cohort.id.group is None:
             self._drop_cohort(cohort)
@@ -291,7 +291,7 @@ class Registry(State):
         cohort.failure = failure
         for member in cohort.members.values():
             member.result = None
-        answered = self._answer_all(cohort)
+        answered = self._answer_all(now, cohort)
         self._terminate(now, cohort)
         return answered
 
@@ -315,8 +315,8 @@ class Registry(State):
     def expire_session(self, now: float, session_id: str) -> None:
         """An idle session ends as if closed, but its id is not remembered."""
         session = self.sessions.get(session_id)
-        if session is None or session.waiters:
-            raise NotEnabled(f"session {session_id!r} is not open, or a request waits with it")
+        if session is None or session.waiters or not self.admission.open:
+            raise NotEnabled(f"session {session_id!r} is not open, a request waits with it, or admission is closed")
         self._end(session)
         self._emit("ExpireSession", None, session=session_id)
 
@@ -419,7 +419,7 @@ class Registry(State):
         late = {w: self.cohorts[record.cohort] for w, record in self.waiters.items()}
         answered = [w for w, cohort in late.items() if not cohort.active]
         for waiter in answered:
-            self._tell(late[waiter], waiter)
+            self._tell(now, late[waiter], waiter)
         for session in self.sessions:
             session.late = False
         ended = [s for s in self.sessions if s.ending]
@@ -503,7 +503,7 @@ class Registry(State):
         for episode in listed:
             self.sessions.retire(episode)
             for session in self.sessions.bound_to(episode):
-                answered += self._retire_session(session, episode)
+                answered += self._retire_session(now, session, episode)
                 ended.append(session.session_id)
         self._emit(
             "Retire",
@@ -512,14 +512,14 @@ class Registry(State):
         )
         return ended
 
-    def _retire_session(self, session: Session, episode: EpisodeId) -> list[int]:
+    def _retire_session(self, now: float, session: Session, episode: EpisodeId) -> list[int]:
         held = [(self.waiters[w].cohort, self.cohorts[self.waiters[w].cohort].waiters[w]) for w in session.waiters]
         if session.member is not None:
             held.append(session.member)
         text = f"rollout {episode.rollout_id!r} was retired up to attempt {episode.attempt}"
         answered = sorted(session.waiters)
         for waiter in answered:
-            self._answer(waiter, Refused("stale_attempt", text))
+            self._answer(now, waiter, Refused("stale_attempt", text))
         self._release(session)
         for key, index in dict.fromkeys(held):
             self._free_slot(key, index)
@@ -571,7 +571,7 @@ class Registry(State):
             answered += self._fail(now, cohort, "fail", failure)
         for waiter in list(self.waiters):
             answered.append(waiter)
-            self._answer(waiter, failure)
+            self._answer(now, waiter, failure)
         self.sessions.clear()
         self.cohorts.clear()
         self.terminal.clear()

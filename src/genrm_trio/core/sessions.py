@@ -91,10 +91,14 @@ class SessionTable:
 
     def use(self, session: Session, now: float, episode: EpisodeId | None) -> None:
         """Note that a request used it; under the attempt it is bound to (or under none) that claims it."""
-        session.last_used = now
-        self._open.move_to_end(session.session_id)
+        self.touch(session, now)
         if episode is None or episode == session.episode:
             session.claimed = True
+
+    def touch(self, session: Session, now: float) -> None:
+        """Count the session's idle time from now."""
+        session.last_used = now
+        self._open.move_to_end(session.session_id)
 
     def bound_to(self, episode: EpisodeId) -> list[Session]:
         """The open sessions of this rollout bound to this or an earlier attempt, in the order they were bound."""

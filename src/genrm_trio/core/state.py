@@ -126,30 +126,32 @@ class State:
         if session is not None:
             session.waiters.add(waiter)
 
-    def _remove_waiter(self, waiter: int) -> None:
+    def _remove_waiter(self, now: float, waiter: int) -> None:
+        """End a wait. Its session was in use until now, so that it does not count as idle the moment it is told."""
         record = self.waiters.pop(waiter)
         del self.cohorts[record.cohort].waiters[waiter]
         session = self.sessions.get(record.session)
         if session is not None:
             session.waiters.discard(waiter)
+            self.sessions.touch(session, now)
 
-    def _answer(self, waiter: int, answer: Reply) -> None:
-        self._remove_waiter(waiter)
+    def _answer(self, now: float, waiter: int, answer: Reply) -> None:
+        self._remove_waiter(now, waiter)
         if self.listener is not None:
             self.listener.answered(waiter, answer)
 
-    def _answer_all(self, cohort: Cohort) -> list[int]:
+    def _answer_all(self, now: float, cohort: Cohort) -> list[int]:
         """Tell every waiter of a terminal cohort its own outcome; returns their numbers."""
         waiters = list(cohort.waiters)
         for waiter in waiters:
-            self._tell(cohort, waiter)
+            self._tell(now, cohort, waiter)
         return waiters
 
-    def _tell(self, cohort: Cohort, waiter: int) -> None:
+    def _tell(self, now: float, cohort: Cohort, waiter: int) -> None:
         """Tell one waiter of a terminal cohort its own outcome; a restored member has replayed by that."""
         index = cohort.waiters[waiter]
         cohort.members[index].pending = False
-        self._answer(waiter, cohort.told(index))
+        self._answer(now, waiter, cohort.told(index))
 
     # -- session records -------------------------------------------------------------------------------
 
@@ -321,10 +323,14 @@ class State:
         return due
 
     def due_sessions(self, now: float) -> list[str]:
-        """The open sessions that no request has used for the idle ttl and that none waits with."""
+        """The open sessions that no request has used for the idle ttl and that none waits with.
+
+        None while admission is closed: an idle session ends as if closed, and a close waits for resume. Otherwise a
+        caller that was saved as told could miss in the checkpoint that is open.
+        """
         ttl = self.limits.session_idle_ttl_s
         due: list[str] = []
-        if ttl is None:
+        if ttl is None or not self.admission.open:
             return due
         for session in self.sessions:
             if now - session.last_used < ttl:
