@@ -24,6 +24,7 @@ from genrm_trio.judging.panel import SeatHealth
 from genrm_trio.judging.transport import HttpJudge
 from genrm_trio.ops import assembly, logs
 from genrm_trio.ops.complaints import StartupError, leaves
+from genrm_trio.ops.housekeeping import keep_swept
 from genrm_trio.ops.metrics import CONTENT_TYPE, Metrics, Reading
 from genrm_trio.ops.observers import (
     CohortWatch,
@@ -110,6 +111,11 @@ class House:
     http: HttpServer
     seats: Callable[[], Sequence[SeatHealth]]
 
+    @property
+    def quiet(self) -> bool:
+        """Whether no request is under way or waits."""
+        return self.server.gate.running == 0 and not self.server.registry.waiters
+
     def reading(self) -> Reading:
         """Read the states of everything for the metrics."""
         registry = self.server.registry
@@ -182,6 +188,7 @@ async def _run(house: House, settings: Settings, options: Options, metrics: Metr
             if house.control is not None:
                 await background.start(house.control.run)
             background.start_soon(watch_loop, metrics, dog.beat)
+            background.start_soon(keep_swept, lambda: house.quiet)
             if trace is not None:
                 background.start_soon(trace.keep_flushed)
             async with trio.open_nursery() as front:
