@@ -241,11 +241,17 @@ async def play_until(crowd: Crowd, verifies: int, width: int) -> None:
     """Let cohorts end in one way or another, so many at a time, until so many verifies were sent in all."""
     names, weights = list(ENDINGS), [weight for _, weight in ENDINGS.values()]
 
+    async def play(name: str) -> None:
+        await ENDINGS[name][0](crowd)
+        crowd.endings[name] += 1
+
     async def worker() -> None:
         while crowd.verifies < verifies:
             (name,) = crowd.random.choices(names, weights)
-            await ENDINGS[name][0](crowd)
-            crowd.endings[name] += 1
+            if name == "uncollected":  # it takes its time, in which others go on
+                nursery.start_soon(play, name)
+            else:
+                await play(name)
 
     async with trio.open_nursery() as nursery:
         for _ in range(width):

@@ -31,9 +31,9 @@ SPARE_DESCRIPTORS: Final = JUDGE_CALLS + 2
 QUIET_S: Final = 30.0
 EMPTY: Final = ("waiting_verifies", "held_members", "open_sessions", "judge_calls_in_flight", "judge_calls_waiting")
 SETTINGS: Final = {
-    "cohort_collection_timeout_s": 1.0,
+    "cohort_collection_timeout_s": 5.0,
     "cohort_result_ttl_s": 60.0,
-    "max_terminal_cohorts": 256,
+    "max_terminal_cohorts": 128,
     "session_idle_ttl_s": 600.0,
     "limits": {"max_sessions": 1000},
 }
@@ -123,19 +123,27 @@ async def _generation(
     began = time.monotonic()
     await play_until(crowd, int(verifies * WARM_UP), WIDTH)
     warm = await _quiet(server, crowd)
-    for part in range(1, CHECKPOINTS + 1):
-        until = int(verifies * (WARM_UP + (1 - WARM_UP) * part / CHECKPOINTS))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(play_until, crowd, until, WIDTH)
-            nursery.start_soon(crowd.checkpoint, folder / f"passing-{number}-{part}")
-        await trio.to_thread.run_sync(shutil.rmtree, folder / f"passing-{number}-{part}")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_checkpoints, crowd, verifies, folder / "passing")
+        await play_until(crowd, verifies, WIDTH)
     end = await _quiet(server, crowd)
     return Generation(number + 1, crowd.verifies, time.monotonic() - began, idle, warm, end)
+
+
+async def _checkpoints(crowd: Crowd, verifies: int, folder: Path) -> None:
+    """Take some while the clients go on, evenly spread over the verifies that are left."""
+    begin = crowd.verifies
+    for part in range(CHECKPOINTS):
+        while crowd.verifies < begin + (verifies - begin) * part // CHECKPOINTS:  # noqa: ASYNC110 - each request moves it
+            await trio.sleep(0.1)
+        await crowd.checkpoint(folder)
+        await trio.to_thread.run_sync(shutil.rmtree, folder)
 
 
 async def _quiet(server: ServerProcess, crowd: Crowd) -> Held:
     """Wait until nothing is under way, and read what the process holds then."""
     crowd.client.close()
+    server.peer.close()  # idle since the last reading, so the server may be about to close it
     with trio.fail_after(QUIET_S):
         while True:
             states = await server.metrics()

@@ -15,6 +15,8 @@ import trio
 from tests.support.fake_judge import answer, verdict_text
 
 READ_BYTES: Final = 65536
+KEEP_IDLE_S: Final = 15.0
+"""As NeMo Gym's client; the server keeps them for longer."""
 LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 COOKIE: Final = re.compile(rb"\r\nset-cookie: *([^;\r]+)", re.IGNORECASE)
 UNJUDGEABLE: Final = b"unjudgeable"
@@ -74,7 +76,7 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._idle: list[trio.SocketStream] = []
+        self._idle: list[tuple[float, trio.SocketStream]] = []
 
     async def ask(self, method: str, path: str, body: bytes = b"", headers: bytes = b"") -> Reply:
         """Send one request and return its reply. Cancelling this hangs up.
@@ -82,7 +84,7 @@ class Client:
         headers: whole lines, each with its end. Raises Dropped.
         """
         head = f"{method} {path} HTTP/1.1\r\nhost: soak\r\ncontent-length: {len(body)}\r\n".encode()
-        stream = self._idle.pop() if self._idle else await trio.open_tcp_stream("127.0.0.1", self._port)
+        stream = self._kept() or await trio.open_tcp_stream("127.0.0.1", self._port)
         reply = None
         try:
             await stream.send_all(head + headers + b"\r\n" + body)
@@ -91,17 +93,23 @@ class Client:
             raise Dropped from error
         finally:
             if reply is not None:
-                self._idle.append(stream)
+                self._idle.append((trio.current_time(), stream))
             else:
                 stream.socket.close()
         if reply is None:
             raise Dropped
         return reply
 
+    def _kept(self) -> trio.SocketStream | None:
+        """The connection that was used last; those that were idle for too long are closed."""
+        while self._idle and self._idle[0][0] < trio.current_time() - KEEP_IDLE_S:
+            self._idle.pop(0)[1].socket.close()
+        return self._idle.pop()[1] if self._idle else None
+
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
-            self._idle.pop().socket.close()
+            self._idle.pop()[1].socket.close()
 
 
 def _message(status: str, body: object) -> bytes:
