@@ -144,6 +144,12 @@ DropCohorts(c, K) ==
               !.record = IF Mutant("DropLeaksSessions") THEN @
                          ELSE Without(@, {s \in DOMAIN @ : @[s].k \in K})]
 
+\* As age or count has it: a watermark that this leaves alone ends by age, too, like any other.
+Evict(c, K) ==
+    LET d == DropCohorts(c, K)
+        left == {k[1] : k \in K} \ {k[1] : k \in DOMAIN d.cohort}
+    IN [d EXCEPT !.marks = [j \in DOMAIN @ |-> IF @[j].g \in left THEN [@[j] EXCEPT !.installed = FALSE] ELSE @[j]]]
+
 DropMarks(c, G) == [c EXCEPT !.marks = SelectSeq(@, LAMBDA m : m.g \notin G)]
 
 \* Free a slot. A cohort left without members goes, and then a watermark that only its restore installed.
@@ -170,7 +176,7 @@ PruneMarks(c) ==
         surplus == Min(Excess(Len(c.marks), Cap), Len(idle))
     IN DropMarks(c, {idle[j].g : j \in 1 .. surplus})
 
-Prune(c) == PruneMarks(DropCohorts(c, Evicted(c)))
+Prune(c) == PruneMarks(Evict(c, Evicted(c)))
 
 \* A `/verify` of the group passed the stale check: its watermark is raised or refreshed.
 UseMark(c, g, a) ==
@@ -297,7 +303,7 @@ DoPublish(c, k) ==
 \* By age the oldest goes first; those that are needed are passed over.
 Unneeded(c) == SelectSeq(c.term, LAMBDA k : ~ Needed(c, k) \/ (Mutant("EvictNeededByAge") /\ WaitersOf(c, k) = {}))
 CanExpire(c, k) == Len(Unneeded(c)) > 0 /\ Unneeded(c)[1] = k /\ ~ Mutant("TtlNever")
-DoExpire(c, k) == Quiet(DropCohorts(c, {k}), None)
+DoExpire(c, k) == Quiet(Evict(c, {k}), None)
 
 Idle(c) == SelectSeq(c.marks, LAMBDA m : KeysOf(c, m.g) = {} \/ Mutant("ExpireWatermarkWhileRetained"))
 CanExpireWatermark(c, g) == Len(Idle(c)) > 0 /\ Idle(c)[1].g = g
@@ -459,8 +465,8 @@ DeleteAll(c, S) ==
         d == Unrecord(c, s)
         e == IF pending /\ (\A x \in r : ~ HeldBy(d, x.k, x.i))
              THEN LET x == CHOOSE x \in r : TRUE IN DropMember(d, x.k, x.i) ELSE d
-        f == IF Mutant("DropLeaksSessions") THEN [e EXCEPT !.record = c.record] ELSE e
-    IN DeleteAll([f EXCEPT !.session = Without(@, {s})], S \ {s})
+        f == End(e, s)
+    IN DeleteAll(IF Mutant("DropLeaksSessions") THEN [f EXCEPT !.record = c.record] ELSE f, S \ {s})
 DoDeleteRestored(c, scope) ==
     LET gone == {s \in DOMAIN c.session : ~ c.session[s].claimed /\ c.session[s].ep \notin scope} IN
     Quiet(DeleteAll(c, gone), gone)
@@ -715,7 +721,7 @@ EndSession(m, by) ==
              /\ SessionOf(m) \in DOMAIN core.session
              /\ ~ core.session[SessionOf(m)].ending
        /\ Act(r, "EndSession", [session |-> SessionOf(m), by |-> by])
-       /\ caller' = IF r.reply = "later" THEN caller ELSE [caller EXCEPT ![m].st = "done"]
+       /\ caller' = IF core.open THEN [caller EXCEPT ![m].st = "done"] ELSE caller
        /\ UNCHANGED world
 
 CloseAdmission ==
@@ -816,19 +822,48 @@ Crash ==
     /\ world' = [world EXCEPT !.phase = "crashed", !.crashes = @ + 1, !.cap = Empty, !.plan = {}, !.judged = {}]
     /\ ev' = <<"Crash", None, None>>
 
+\* What may be wrong with a file: two of its sessions say different things of one member, or of one group.
+Disagree(x, y) ==
+    /\ x # None
+    /\ y # None
+    /\ \/ x.k = y.k /\ x.i = y.i /\ (x.answer # y.answer \/ x.outcome # y.outcome)
+       \/ x.k[1] = y.k[1] /\ x.newest # y.newest
+Agreed(states) == \A s, t \in DOMAIN states : ~ Disagree(states[s].state, states[t].state)
+
+\* The same file, damaged: where two sessions back one member, the first says that it got the outcome of another
+\* judging; where they only share a group, the first names another newest attempt.
+Damaged(states) ==
+    LET backed == {s \in DOMAIN states : states[s].state # None}
+        twins(s) == {t \in backed \ {s} : states[t].state.k = states[s].state.k /\ states[t].state.i = states[s].state.i}
+        kin(s) == {t \in backed \ {s} : states[t].state.k[1] = states[s].state.k[1]}
+        two == {s \in backed : twins(s) # {}}
+        one == {s \in backed : kin(s) # {}}
+    IN IF two # {} THEN LET s == CHOOSE x \in two : \A y \in twins(x) : x[3] < y[3] IN
+                        [states EXCEPT ![s].state.outcome[2] = 0]
+       ELSE IF one # {} THEN LET s == CHOOSE x \in one : \A y \in kin(x) : x[2] < y[2] IN
+                        [states EXCEPT ![s].state.newest = @ + 1]
+       ELSE states
+
+Install(states) ==
+    /\ Act(DoRestore(core, states, world.order), "Restore", [states |-> states, order |-> world.order])
+    /\ world' = [world EXCEPT !.phase = "restored", !.states = Empty, !.order = <<>>, !.newest = Empty]
+
 Restore ==
     /\ world.phase = "restoring"
-    /\ Act(DoRestore(core, world.states, world.order), "Restore", [states |-> world.states, order |-> world.order])
-    /\ world' = [world EXCEPT !.phase = "restored", !.states = Empty, !.order = <<>>, !.newest = Empty]
+    /\ Agreed(world.states)
+    /\ Install(world.states)
     /\ UNCHANGED caller
 
-\* The same file, damaged: an unknown digest scheme, or two sessions that disagree.
+\* A restore that cannot be: of a damaged file, of one under an unknown digest scheme, into a process in use.
 RefuseRestore(reason) ==
-    /\ world.phase = "restoring"
     /\ May("refused restore")
-    /\ DOMAIN world.states # {}
-    /\ Act(DoRefuseRestore(core, world.states, world.order), "RefuseRestore", [reason |-> reason])
-    /\ UNCHANGED <<caller, world>>
+    /\ \/ reason = "disagreement" /\ world.phase = "restoring" /\ ~ Agreed(Damaged(world.states))
+       \/ reason = "unknown scheme" /\ world.phase = "restoring" /\ (\E s \in DOMAIN world.states : world.states[s].state # None)
+       \/ reason = "not empty" /\ world.phase = "idle" /\ (DOMAIN core.session # {} \/ DOMAIN core.cohort # {} \/ core.marks # <<>>)
+    /\ IF reason = "disagreement" /\ Mutant("AgreementUnchecked") THEN Install(Damaged(world.states))
+       ELSE /\ Act(DoRefuseRestore(core, world.states, world.order), "RefuseRestore", [reason |-> reason])
+            /\ UNCHANGED world
+    /\ UNCHANGED caller
 
 \* The controller retires rollouts; they start over. A failed restore retires all that had not finished.
 Retire(S) ==
@@ -840,7 +875,8 @@ Retire(S) ==
           \/ /\ Retiring
              /\ S # {}
              /\ S \subseteq living
-             /\ IF world.phase = "restored" THEN May("retire") ELSE May("live retire") /\ Cardinality(S) = 1
+             /\ IF world.phase # "idle" THEN May("retire") ELSE May("live retire") /\ Cardinality(S) = 1
+             /\ (world.phase = "idle" /\ May("fine capture")) => \A m \in S : m[2] = 0
        /\ ~ core.down
        /\ Act(r, "Retire", [episodes |-> episodes])
        /\ caller' = [m \in Slots |-> IF m \in S THEN [caller[m] EXCEPT !.st = "retired"] ELSE caller[m]]
@@ -912,6 +948,8 @@ ShutDown ==
     /\ world' = IF core.exporting /\ ~ Exported THEN [world EXCEPT !.plan = GroupNames] ELSE world
 
 Sessions == {<<m[1], m[2], n>> : m \in Slots, n \in 1 .. MaxAnswer + (IF May("again") THEN 1 ELSE 0)}
+\* Rollouts are retired, or left out of a scope, one by one or all together.
+Some(st) == {{m} : m \in Slots} \cup {{m \in Slots : caller[m].st \in st}}
 WaiterIds == {<<m[1], m[2], n>> : m \in Slots, n \in 1 .. MaxWaiters * MaxAnswer}
 
 Next ==
@@ -937,9 +975,9 @@ Next ==
     \/ Commit
     \/ Crash
     \/ Restore
-    \/ \E reason \in {"unknown scheme", "disagreement"} : RefuseRestore(reason)
-    \/ \E S \in SUBSET Slots : Retire(S)
-    \/ \E S \in SUBSET Slots : DeleteRestored(S)
+    \/ \E reason \in {"disagreement", "unknown scheme", "not empty"} : RefuseRestore(reason)
+    \/ \E S \in Some({"verify"}) \cup Some({"new", "verify"}) : Retire(S)
+    \/ \E S \in Some({"verify"}) \cup {{}} : DeleteRestored(S)
     \/ \E m \in Slots : Forget(m)
     \/ \E m \in Slots : Record(m)
     \/ \E m \in Slots, how \in {"over", "next attempt", "again"} : Rerun(m, how)

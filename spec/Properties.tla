@@ -34,6 +34,10 @@ ActiveHasWatermark ==
 WatermarkKept ==
     \A k \in Retained : Grouped(k[1]) => (HasMark(core, k[1]) /\ Mark(core, k[1]).a >= k[2])
 
+\* A watermark that only a restore brought goes with the restored cohorts, so that the group can form again.
+WatermarkReleased ==
+    \A j \in DOMAIN core.marks : core.marks[j].installed => KeysOf(core, core.marks[j].g) # {}
+
 \* Nothing outlives its owner: records end with sessions and cohorts, pending marks and waits with members.
 NoLeak ==
     /\ \A s \in DOMAIN core.record :
@@ -101,9 +105,16 @@ OwnOutcome ==
         LET o == caller[m].told IN
         (IsOutcome(o) /\ o[1] = "reward") => (o[4] = m[2] /\ o[3][m[2]] = caller[m].ans)
 
-\* Rewards are relative: members judged together carry one verdict.
+\* Rewards are relative: members judged together carry one verdict, in the server and at the callers.
 SiblingsAgree ==
-    \A m \in Slots : \A x \in Others(m) :
+    /\ \A k \in Retained :
+        LET co == core.cohort[k]
+            rewarded == {i \in Index : co.out[i] # None}
+        IN /\ co.phase \in {"collecting", "evaluating"} => (rewarded = {} /\ co.fail = None)
+           /\ co.phase \in {"held", "completed"} => (rewarded = IF co.fail = None THEN Members(co) ELSE {})
+           /\ co.phase = "failed" => (rewarded = {} /\ co.fail # None)
+           /\ co.phase = "completed" => co.fail = None
+    /\ \A m \in Slots : \A x \in Others(m) :
         LET o == caller[m].told
             p == caller[x].told
         IN (IsOutcome(o) /\ IsOutcome(p) /\ Grouped(m[1]) /\ caller[m].att = caller[x].att)
@@ -112,14 +123,6 @@ SiblingsAgree ==
 
 ------------------------------------------------------------------------------
 (* Steps. *)
-
-\* A watermark that only a restore brought goes with the restored cohorts, so that the group can form again.
-WatermarkReleasedStep ==
-    (Did("Retire") \/ Did("DeleteRestored")) =>
-        \A j \in DOMAIN core'.marks :
-            LET g == core'.marks[j].g IN
-            (core'.marks[j].installed /\ KeysOf(core', g) = {}) => KeysOf(core, g) = {}
-WatermarkReleased == [][WatermarkReleasedStep]_vars
 
 \* A superseded attempt stays superseded across a crash.
 WatermarkSurvivesRestoreStep ==
@@ -286,7 +289,7 @@ Fairness ==
     /\ WF_vars(Crash)
     /\ WF_vars(Restore)
     /\ WF_vars(CloseAdmission /\ world.phase = "crashed")
-    /\ WF_vars(\E S \in SUBSET Slots : Retire(S) /\ world.phase = "failed")
+    /\ WF_vars(\E S \in Some({"new", "verify"}) : Retire(S) /\ world.phase = "failed")
 FairSpec == Spec /\ Fairness
 
 \* Nobody waits for ever: a verdict, a deadline, a newer attempt or a retire answers.

@@ -124,7 +124,7 @@ def _run_in(
     ]
     started = time.monotonic()
     kept: list[str] = []
-    with subprocess.Popen(  # noqa: S603
+    with subprocess.Popen(
         command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         assert process.stdout is not None
