@@ -391,13 +391,13 @@ def replay_never_stalls(record: Clients, seen: Seen) -> str | None:
 
 
 def recorded_implies_recoverable(record: Clients, seen: Seen) -> str | None:
-    """A verdict that a sibling may have recorded is found after a restore, at once and unjudged.
+    """A verdict that anyone may have recorded is found after a restore, at once and unjudged.
 
     And nobody is told what the open checkpoint does not hold.
     """
     owed = _owed(record, seen)
     promise = owed[0].promise if owed is not None else None
-    if promise is not None and promise.level == "sibling" and outcome_call(seen.answer) != promise.call:
+    if promise is not None and promise.level != "judged" and outcome_call(seen.answer) != promise.call:
         return f"the checkpoint owes call {promise.call}, the answer is {seen.answer}"
     if record.exported is None or outcome_call(seen.answer) is None or seen.request is None:
         return None

@@ -409,3 +409,18 @@ def test_what_was_retired_and_closed_before_stays_so_over_a_restore() -> None:
     assert fresh.seed("x", "other-a3") == "stale_attempt"
     assert fresh.seed("closed", "q") == "closed"
     assert fresh.registry.sessions.bound_to(EpisodeId("g-0", 1))
+
+
+def test_a_session_that_was_closed_in_the_fresh_process_is_open_again_after_the_restore() -> None:
+    """A leftover request of the crashed caller closed it; the restored caller goes on from before that."""
+    play = Play()
+    first = play.done()
+    play.close()
+    saved = play.save()
+    fresh = Play(limits=play.registry.limits)
+    fresh.registry.end_session(fresh.now, "s-g-0", "close")
+    fresh.close()
+    fresh.registry.restore(fresh.now, rebuilt(saved, fresh.registry.limits, fresh.now))
+    assert replay(fresh, 0).answer == first[0].answer
+    assert fresh.registry.end_session(fresh.now, "s-g-0", "close") == "ended"
+    assert fresh.seed("s-g-0", "g-0-a1") == "closed"

@@ -157,7 +157,12 @@ class SessionTable:
         self.closed.clear()
 
     def adopt(self, other: "SessionTable") -> None:
-        """Take over the open sessions of a table that was built aside; this one must have none open."""
+        """Take over the open sessions of a table that was built aside; this one must have none open.
+
+        An id among them that was closed before is open again: its caller goes on from before that close.
+        """
         assert not self._open, "a restore meets no open session"
         self._open = other._open
         self._by_rollout = other._by_rollout
+        for session_id in [closed for closed in self.closed if closed in self._open]:
+            del self.closed[session_id]
