@@ -130,6 +130,18 @@ async def test_health_answers_while_sixteen_members_of_eight_megabytes_arrive(tm
     assert max(latencies) < HEALTHY_S
 
 
+async def test_health_answers_while_the_judge_says_megabytes_of_braces(tmp_path: Path) -> None:
+    judge = FakeJudge(lambda _call: Reply(text="{" * 1_000_000))
+    changes = {"genrm_parse_retries": 0, "on_unparseable_verdict": "default_scores"}
+    async with process(tmp_path, judge, size=16, **changes) as server:
+        held = Held(server.peer)
+        async with probed(server) as latencies, trio.open_nursery() as arriving:
+            for index in range(16):
+                arriving.start_soon(held.run, member(index))
+    assert held.replies == [200] * 16
+    assert max(latencies) < HEALTHY_S
+
+
 async def test_sigterm_answers_every_held_request_whatever_others_do(tmp_path: Path) -> None:
     never = trio.Event()
 

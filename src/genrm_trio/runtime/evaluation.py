@@ -11,7 +11,7 @@ import trio
 from genrm_trio.core.cohort import Member
 from genrm_trio.core.outcome import Rewarded
 from genrm_trio.judging.judge import Answered, Ask, Judge, JudgeError
-from genrm_trio.judging.offload import off_loop
+from genrm_trio.judging.offload import in_thread, off_loop
 from genrm_trio.judging.pairs import Planned
 from genrm_trio.judging.scoring import CohortScores, Compared, ScoringFailed, ScoringRules, score_cohort
 from genrm_trio.judging.slots import Ticket
@@ -187,7 +187,7 @@ async def scored(
             return JudgeError(str(failed))
 
     if rules.aggregator_method == "bradley_terry":
-        return await trio.to_thread.run_sync(score, abandon_on_cancel=True)
+        return await in_thread(score)
     return await off_loop(sum(len(answer.reasoning) + len(answer.answer) for answer in answers), score)
 
 
