@@ -28,6 +28,11 @@ fuzz: setup ## try hostile bodies, judge replies and files for longer; EXAMPLES 
 soak: setup ## send VERIFIES (200000) in mixed endings to one server after another; fails unless memory stays flat
 	@$(BIN)/python -m tests.soak $(or $(VERIFIES),200000)
 
+.PHONY: bench
+bench: setup ## measure latencies under load, costs of verifies and judge calls, and memory; prints tables
+	@$(BIN)/python -m bench.health
+	@$(BIN)/python -m bench.costs
+
 .PHONY: lint
 lint: setup ## ruff, formatting, strict types and the direction of imports
 	@echo "== ruff"
