@@ -1,7 +1,7 @@
 """Large texts are read in a thread, so that a megabyte from a judge does not hold up every other request.
 
 Only the rule is here: what is small is done at once, as a thread costs more and makes virtual clocks jump. There are
-few threads: those that compute share one interpreter lock with the event loop, which waits its turn behind each of them.
+few threads: those that compute share one interpreter lock with the event loop, which waits its turn behind each.
 """
 
 from collections.abc import Callable

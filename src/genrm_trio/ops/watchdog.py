@@ -48,7 +48,7 @@ class Watchdog:
     def watching(self) -> Iterator[None]:
         """Look while this runs. To be entered on the loop's thread."""
         self._loop = threading.get_ident()
-        thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
+        thread = threading.Thread(target=self._keep_looking, name="watchdog", daemon=True)
         thread.start()
         try:
             yield
@@ -56,11 +56,15 @@ class Watchdog:
             self._end.set()
             thread.join()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look once; `watching` does it for as long as it runs."""
+        self._missed += 1
+        if self._missed == LOOKS:
+            self._on_stuck(self._where())
+
+    def _keep_looking(self) -> None:
         while not self._end.wait(self._every_s):
-            self._missed += 1
-            if self._missed == LOOKS:
-                self._on_stuck(self._where())
+            self.look()
 
     def _where(self) -> str:
         frame = sys._current_frames().get(self._loop)
