@@ -26,9 +26,7 @@ class Kill:
 
     row: Row
     killed: bool
-    states: int
-    seconds: float
-    output: str
+    run: tlc.Run
 
 
 def table() -> list[Row]:
@@ -54,9 +52,18 @@ def refute(row: Row, configuration: str | None = None, timeout_s: float = 600) -
     """Run one row; its own configuration, or another one."""
     config = configs.load(configuration or row.configuration)
     keyword = "INVARIANT" if row.invariant in state_invariants() else "PROPERTY"
-    run = tlc.run(config.with_mutant(row.mutant, keyword, row.invariant).text, timeout_s=timeout_s)
+    text = config.with_mutant(row.mutant, keyword, row.invariant).text
+    run = tlc.run(text, short=True, timeout_s=timeout_s)
     expected = tlc.INVARIANT if keyword == "INVARIANT" else tlc.PROPERTY
     # TLC reports a broken step property as an invariant; a broken liveness property by its own code.
     named = row.invariant in LIVENESS or run.broken == row.invariant
     killed = run.code in (expected, tlc.INVARIANT) and named
-    return Kill(row, killed, run.states, run.seconds, run.output)
+    return Kill(row, killed, run)
+
+
+def refuted_in(row: Row, configuration: str) -> bool:
+    """Whether a row's check finds its mutant in another configuration, in reasonable time."""
+    try:
+        return refute(row, configuration, timeout_s=300).killed
+    except tlc.TlcError:
+        return False

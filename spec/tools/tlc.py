@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SPEC = Path(__file__).resolve().parent.parent
@@ -29,7 +29,8 @@ class TlcError(Exception):
 class Run:
     """What one run reported.
 
-    code: TLC's exit code. states: distinct states. depth: of the complete graph. seconds: wall time.
+    code: TLC's exit code. states: distinct states. depth: of the complete graph.
+    seconds, cpu: wall time, and what the process used of the processors.
     broken: the invariant or property that failed, or None; TLC does not name a broken temporal property.
     taken: the kinds of event that were met, when the configuration prints them.
     output: everything printed but edges.
@@ -41,6 +42,7 @@ class Run:
     depth: int
     seconds: float
     broken: str | None
+    cpu: float = 0.0
     taken: tuple[str, ...] = ()
     output: str = ""
 
@@ -75,53 +77,40 @@ def run(
     options: Iterable[str] = (),
     extra: dict[str, str] | None = None,
     on_edge: Callable[[str], None] | None = None,
+    short: bool = False,
     memory: str = "2g",
     timeout_s: float = 3600,
 ) -> Run:
     """Check `module` under the text of a configuration, with one worker.
 
     extra: files beside the spec's own, by name. on_edge: gets what follows `EDGE ` on each such line.
+    short: expected to end within seconds, so that Java need not optimise much.
     Raises TlcError when TLC fails otherwise than by finding a counterexample.
     """
     directory = Path(tempfile.mkdtemp(prefix="genrm-trio-tlc-"))
     try:
-        return _run_in(directory, config, module, list(options), extra or {}, on_edge, memory, timeout_s)
+        _write(directory, config, extra or {})
+        tuning = ["-XX:TieredStopAtLevel=1"] if short else []
+        command = _command(directory, [f"-Xmx{memory}", *tuning], [*options, module])
+        return _watch(directory, command, on_edge, timeout_s)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run_in(
-    directory: Path,
-    config: str,
-    module: str,
-    options: list[str],
-    extra: dict[str, str],
-    on_edge: Callable[[str], None] | None,
-    memory: str,
-    timeout_s: float,
-) -> Run:
+def _write(directory: Path, config: str, extra: dict[str, str]) -> None:
     for source in SPEC.glob("*.tla"):
         shutil.copy(source, directory)
     for name, text in extra.items():
         (directory / name).write_text(text)
     (directory / "Run.cfg").write_text(config)
-    command = [
-        java(),
-        "-XX:+UseSerialGC",
-        f"-Xmx{memory}",
-        "-Xss8m",
-        f"-Djava.io.tmpdir={directory}",
-        "-cp",
-        jar(),
-        "tlc2.TLC",
-        "-workers",
-        "1",
-        "-deadlock",
-        "-config",
-        "Run.cfg",
-        *options,
-        module,
-    ]
+
+
+def _command(directory: Path, tuning: list[str], options: list[str]) -> list[str]:
+    machine = [java(), "-XX:+UseSerialGC", "-Xss8m", *tuning, f"-Djava.io.tmpdir={directory}", "-cp", jar()]
+    return [*machine, "tlc2.TLC", "-workers", "1", "-deadlock", "-nowarning", "-config", "Run.cfg", *options]
+
+
+def _watch(directory: Path, command: list[str], on_edge: Callable[[str], None] | None, timeout_s: float) -> Run:
     started = time.monotonic()
     kept: list[str] = []
     with subprocess.Popen(
@@ -133,19 +122,22 @@ def _run_in(
         try:
             for line in process.stdout:
                 edge = _edge(line)
-                if edge is not None and on_edge is not None:
-                    on_edge(edge)
-                elif edge is None:
+                if edge is None:
                     kept.append(line)
+                elif on_edge is not None:
+                    on_edge(edge)
         except BaseException:
             process.kill()
             raise
         finally:
             watchdog.cancel()
-        code = process.wait()
-        if code < 0:
-            raise TlcError(f"TLC did not end within {timeout_s:.0f} s:\n{''.join(kept)[-2000:]}")
-    return _report(code, "".join(kept), time.monotonic() - started)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    output = "".join(kept)
+    if process.returncode < 0:
+        raise TlcError(f"TLC did not end within {timeout_s:.0f} s:\n{output[-2000:]}")
+    run = _report(process.returncode, output, time.monotonic() - started)
+    return replace(run, cpu=usage.ru_utime + usage.ru_stime)
 
 
 def _edge(line: str) -> str | None:
