@@ -239,7 +239,7 @@ class Story:
     @step(lambda self: self.serving, pick=PICK, twist=range(20))
     def submit(self, pick: int, twist: int) -> None:
         """A verify: of one that has not been told for its answer, mostly; with a twist now and then."""
-        eager = [c for c in self.callers if not self.was_told(c)]
+        eager = [c for c in self.callers if not self.was_told(c) or self.stage == "restored"]
         caller = eager[pick % len(eager)] if eager and twist < 14 else self.callers[pick % len(self.callers)]
         if twist == 15:
             caller.attempt, caller.answer = caller.attempt + 1, caller.answer + 1
@@ -525,7 +525,7 @@ class Story:
         self.record.leave(gone, self.record.freed(gone, None))
         self.settled()
 
-    @step(lambda self: self.captured is not None or self.stage == "down")
+    @step(lambda self: self.stage == "down" or (self.captured is not None and self.stage != "crashed"))
     def crash(self) -> None:
         """The process dies; what was committed last is what there is."""
         captured = self.captured
@@ -672,8 +672,15 @@ class Story:
         assert not self.registry.held
 
 
-EAGER = {"submit": 8.0, "judged": 2.0, "publish": 2.0, "export": 3.0, "commit": 3.0, "restore": 3.0, "shut_down": 0.2}
-"""How much more often a walk takes a step than the others; each walk changes it at random."""
+USUAL = {
+    **dict.fromkeys(("submit",), 8.0),
+    **dict.fromkeys(("judged", "export", "commit", "restore"), 4.0),
+    **dict.fromkeys(("judge_failed", "publish", "close_admission", "crash"), 2.0),
+    **dict.fromkeys(("tick", "retire", "end_session", "refuse_restore"), 0.5),
+    **dict.fromkeys(("expire_session", "expire_collection", "fail", "rerun", "use_session", "forget"), 0.3),
+    **dict.fromkeys(("expire_watermark", "shut_down"), 0.2),
+}
+"""How often a walk takes a step, compared with the others; each walk changes it at random."""
 
 
 def walk(seed: int, length: int) -> None:
@@ -681,7 +688,7 @@ def walk(seed: int, length: int) -> None:
     chance = random.Random(seed)
     scene = {name: chance.choice(values) for name, values in SCENES.items()}
     story = Story(**scene)
-    mood = {name: EAGER.get(name, 1.0) * chance.choice((0.1, 0.5, 1.0, 2.0)) for name in STEPS}
+    mood = {name: USUAL.get(name, 1.0) * chance.choice((0.2, 1.0, 1.0, 2.0)) for name in STEPS}
     told: list[str] = []
     try:
         for _ in range(length):

@@ -424,3 +424,13 @@ def test_a_session_that_was_closed_in_the_fresh_process_is_open_again_after_the_
     assert replay(fresh, 0).answer == first[0].answer
     assert fresh.registry.end_session(fresh.now, "s-g-0", "close") == "ended"
     assert fresh.seed("s-g-0", "g-0-a1") == "closed"
+
+
+def test_an_export_that_starts_over_after_a_failure_leaves_nobody_out() -> None:
+    play = Play()
+    play.done()
+    play.close()
+    assert len(play.registry.export(play.now, "g")) == 2
+    assert play.registry.export(play.now, "g") == {}
+    again = play.registry.export(play.now, "g", anew=True)
+    assert {state["result"]["reward"] for state in again.values()} == {1.0, 1.01}  # type: ignore[call-overload,index]

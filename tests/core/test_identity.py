@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genrm_trio.core.identity import (
+    MAX_ATTEMPT,
     EpisodeId,
     cohort_key_suffix,
     group_cohort_id,
     parse_capture_key,
     ungrouped_cohort_id,
 )
+from genrm_trio.core.record import Rebuild, StateRefused
+from genrm_trio.core.state import Limits
 
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "vectors.json").read_text(encoding="utf-8"))["vectors"]
 KEYS = [v for v in VECTORS if v["rule"] == "capture key -> episode id"]
@@ -39,7 +42,7 @@ def test_an_episode_that_its_key_could_not_name_is_refused(rollout: str, attempt
         EpisodeId(rollout, attempt)
 
 
-@given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True), st.integers(0, 10**20))
+@given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True), st.integers(0, MAX_ATTEMPT - 1))
 def test_every_episode_comes_back_from_its_key(rollout: str, attempt: int) -> None:
     try:
         episode = EpisodeId(rollout, attempt)
@@ -74,3 +77,14 @@ def test_the_suffixes_come_in_order_baseline_then_rubrics() -> None:
     suffix = cohort_key_suffix(rubric_ids=(-1, 3))
     assert group_cohort_id("g", 0, suffix).key == "group_id::g::group_attempt::0:rubrics:-1,3"
     assert ungrouped_cohort_id("d", 0, suffix=suffix).key == "d::group_attempt::0:rubrics:-1,3"
+
+
+@pytest.mark.parametrize("digits", ["1" + "0" * 18 + "1", "9" * 4300, "9" * 100_000])
+def test_a_key_with_an_attempt_beyond_all_bounds_is_none(digits: str) -> None:
+    with pytest.raises(ValueError, match="attempt"):
+        parse_capture_key(f"r-a{digits}")
+
+
+def test_the_largest_attempt_cannot_be_restored_into_a_next_one() -> None:
+    with pytest.raises(StateRefused, match="no next one"):
+        Rebuild(Limits(2), 0.0).add(EpisodeId("r", MAX_ATTEMPT), "s", {})

@@ -394,3 +394,40 @@ def test_every_way_that_a_cohort_goes_takes_exactly_its_records() -> None:
         **{f"s-{group}-{index}": (key_of(group), index) for group in ("b", "c") for index in (0, 1)},
         "s-d-0": (key_of("d"), 0),
     }
+
+
+# -- waits without an open session ---------------------------------------------------------------------
+
+
+def test_a_retire_ends_a_wait_that_came_before_any_session_was_open() -> None:
+    """A client re-sends its request into a fresh process, which knows no session of it."""
+    play = Play()
+    zombie = play.verify(0, answer="old", session="s", episode="r")
+    assert zombie.waits
+    play.retire("r")
+    assert zombie.code == "stale_attempt"
+    assert play.verify(0, answer="new", session="s2", episode="r-a1").waits, "its slot is free again"
+
+
+def test_a_retire_ends_a_wait_whose_session_was_bound_only_later() -> None:
+    play = Play()
+    early = play.verify(0, session="s")
+    assert play.seed("s", "r") == "bound"
+    play.retire("r")
+    assert early.code == "stale_attempt"
+
+
+def test_a_retire_ends_a_wait_whose_session_was_closed_meanwhile() -> None:
+    play = Play()
+    ask = play.join(0)
+    play.registry.end_session(play.now, "s-g-0", "close")
+    play.retire("g-0")
+    assert ask.code == "stale_attempt"
+
+
+def test_a_retire_leaves_waits_of_other_rollouts_and_of_later_attempts_alone() -> None:
+    play = Play(size=3)
+    play.verify(0, session="s", episode="r-a1")
+    play.verify(1, session="t", episode="q")
+    play.retire("r")
+    assert len(play.registry.waiters) == 2

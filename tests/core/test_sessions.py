@@ -283,3 +283,16 @@ def test_a_request_that_waits_outlives_the_deletion_of_the_session_it_came_with(
     fresh.verify(1, group="new")
     fresh.finish("new")
     assert ask.reward == fresh.calls
+
+
+@pytest.mark.parametrize("by", ["verify", "close"])
+def test_an_attempt_that_a_session_left_behind_ends_nothing(by: str) -> None:
+    """A late reply, or the repeated close of an attempt that crashed, is not the new attempt's."""
+    play = Play()
+    play.seed("s", "r")
+    play.seed("s", "r-a1")
+    ends = play.registry.end_session
+    assert ends(play.now, "s", by, EpisodeId("r", 0)) == "stale"  # type: ignore[arg-type]
+    assert session_of(play)[0] == "r-a1"
+    assert play.seed("s", "r-a1") == "bound", "its id is not remembered as closed"
+    assert ends(play.now, "s", by, EpisodeId("r", 1)) == "ended"  # type: ignore[arg-type]

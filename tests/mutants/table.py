@@ -815,13 +815,31 @@ RETIRE = (
         machine=False,
     ),
     core(
+        "RetireMissesUnboundWaits",
+        "test_retire.py::test_a_retire_ends_a_wait_that_came_before_any_session_was_open",
+        "a retired attempt is rewarded, and the rollout that started over finds its slot taken",
+        (REGISTRY, "        answered += self._answer_retired(now)\n", ""),
+        machine=False,
+    ),
+    core(
+        "LateReplyEndsNewAttempt",
+        "test_sessions.py::test_an_attempt_that_a_session_left_behind_ends_nothing",
+        "the new attempt's session is gone before its checkpoint, and its replay is refused",
+        (
+            REGISTRY,
+            "        if self.sessions.is_over(session_id, episode) is not None:\n            reply",
+            "        if self.closed:\n            reply",
+        ),
+        machine=False,
+    ),
+    core(
         "RetireOnlyExactAttempt",
         "test_retire.py::test_a_retire_refuses_this_and_earlier_attempts_from_then_on",
         "leftovers of earlier attempts are served after the retire",
         (
             SESSIONS,
-            "        if retired is not None and episode.attempt <= retired:\n",
-            "        if retired is not None and episode.attempt == retired:\n",
+            "episode.attempt <= self.retired.get(episode.rollout_id, -1)",
+            "episode.attempt == self.retired.get(episode.rollout_id, -1)",
         ),
         machine=False,
     ),

@@ -142,3 +142,13 @@ async def test_a_session_with_a_running_request_does_not_idle_out(autojump_clock
         assert "idle" not in s.server.registry.sessions
         assert "s" in s.server.registry.sessions
         caller.leave.set()
+
+
+async def test_the_requests_of_all_retired_attempts_count_in_whatever_order_they_are_named(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with scene() as s, trio.open_nursery() as nursery:
+        caller = await _call(s, nursery, "seed", EpisodeId("r", 1))
+        for retired in ([R0, EpisodeId("r", 2)], [EpisodeId("r", 2), R0]):
+            assert s.server.gate.of_rollouts(retired, ()) == 1
+        caller.leave.set()

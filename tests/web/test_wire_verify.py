@@ -95,6 +95,12 @@ def test_rubric_ids_are_integers(value: Any, loc: int) -> None:
     assert problems(verify(expected_rubric_ids=5)) == [("list_type", ("body", "expected_rubric_ids"))]
 
 
+def test_rubric_ids_are_bounded_for_they_stand_in_every_checkpoint() -> None:
+    assert read_verify(as_json(verify(expected_rubric_ids=list(range(4096))))).rubric_ids == tuple(range(4096))
+    assert problems(verify(expected_rubric_ids=list(range(4097)))) == [("too_long", ("body", "expected_rubric_ids"))]
+    assert problems(verify(expected_rubric_ids=[2**63])) == [("int_parsing_size", ("body", "expected_rubric_ids"))]
+
+
 @pytest.mark.parametrize("name", ["id", "created_at", "model", "object", "output", "tools", "tool_choice"])
 def test_a_response_needs_its_fields(name: str) -> None:
     body = response()

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 
 CAPTURE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+MAX_ATTEMPT = 10**18
+"""Episode attempts stay far below it; a key that names a larger one is none."""
 _ATTEMPT_SUFFIX = re.compile(r"-a([1-9][0-9]*)", re.ASCII)
 
 
@@ -27,6 +29,8 @@ class EpisodeId:
             raise ValueError(f"rollout_id {self.rollout_id!r} must not end in '-a<positive number>'")
         if self.attempt < 0:
             raise ValueError(f"attempt must be 0 or more, not {self.attempt}")
+        if self.attempt > MAX_ATTEMPT:
+            raise ValueError(f"attempt must be at most {MAX_ATTEMPT}")
 
     @property
     def key(self) -> str:
@@ -42,7 +46,7 @@ class EpisodeId:
 def _split_attempt(key: str) -> tuple[str, int]:
     head, mark, digits = key.rpartition("-a")
     if mark and head and _ATTEMPT_SUFFIX.fullmatch(mark + digits):
-        return head, int(digits)
+        return head, int(digits) if len(digits) < len(str(MAX_ATTEMPT)) else MAX_ATTEMPT + 1
     return key, 0
 
 

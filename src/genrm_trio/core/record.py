@@ -7,7 +7,7 @@ that a caller can do it in slices; nothing of it is seen before the Registry put
 import re
 
 from genrm_trio.core.cohort import Cohort, Member, Phase
-from genrm_trio.core.identity import EpisodeId, group_cohort_id
+from genrm_trio.core.identity import MAX_ATTEMPT, EpisodeId, group_cohort_id
 from genrm_trio.core.outcome import JSON, RESULT_FIELDS, CohortFailed, JudgeFailed, Rewarded, unfit_field
 from genrm_trio.core.sessions import Session
 from genrm_trio.core.state import Group, Limits, State, Watermark
@@ -77,6 +77,8 @@ class Rebuild:
         """Take one record. Raises StateRefused when it is unknown, damaged, or disagrees with an earlier one."""
         if session_id in self._seen:
             raise StateRefused(f"session {session_id!r} occurs twice")
+        if episode.attempt >= MAX_ATTEMPT:
+            raise StateRefused(f"session {session_id!r}: attempt {episode.attempt} has no next one")
         self._seen.add(session_id)
         session = Session(session_id, episode.next, self._now, restored=True, claimed=False)
         try:

@@ -25,7 +25,7 @@ from genrm_trio.core.outcome import (
 )
 from genrm_trio.core.record import Rebuild, session_state
 from genrm_trio.core.sessions import Session
-from genrm_trio.core.state import Admission, State
+from genrm_trio.core.state import Admission, State, Waiter
 from genrm_trio.core.trace import Event
 
 SeedReply = Literal["bound", "unbound", "closed", "stale_attempt", "shutting_down", "too_busy"]
@@ -166,7 +166,7 @@ class Registry(State):
         started = not cohort.members
         self._take_slot(cohort, sub)
         self._record(session, cohort, index)
-        self._wait(sub.waiter, cohort, index, session)
+        self._wait(sub.waiter, _waiter(sub, session), index)
         if len(cohort.members) == cohort.size:
             cohort.step("last member")
         self._changed(cohort)
@@ -195,7 +195,7 @@ class Registry(State):
         self._record(session, cohort, sub.index)
         late = session is not None and session.late and not isinstance(cohort.failure, CohortFailed)
         if cohort.active or late:
-            self._wait(sub.waiter, cohort, sub.index, session)
+            self._wait(sub.waiter, _waiter(sub, session), sub.index)
             return Waits(cohort.id.key, started=False)
         cohort.members[sub.index].pending = False
         return Told(cohort.told(sub.index))
@@ -383,20 +383,24 @@ class Registry(State):
         self._emit("UseSession", allowed, session=session_id, episode=episode.key if episode else None)
         return allowed
 
-    def end_session(self, now: float, session_id: str, by: EndedBy) -> str:
-        """End a session by its 2xx verify reply or its close; replies `ended`, `later` or `unknown`.
+    def end_session(self, now: float, session_id: str, by: EndedBy, episode: EpisodeId | None = None) -> str:
+        """End a session by its 2xx verify reply or its close; replies `ended`, `later`, `unknown` or `stale`.
 
         By verify while admission is closed it ends when admission opens, so that the open checkpoint exports it.
+        Stale, and without effect, is what comes under an `episode` that the session left behind: a reply that was on
+        its way when a seed bound the session anew, or the repeated close of an attempt that crashed.
         """
         session = self.sessions.get(session_id)
         reply = "unknown"
-        if session is not None and by == "verify" and not self.admission.open:
+        if self.sessions.is_over(session_id, episode) is not None:
+            reply = "stale"
+        elif session is not None and by == "verify" and not self.admission.open:
             session.ending = True
             reply = "later"
         elif session is not None:
             self._end(session)
             reply = "ended"
-        if by == "close" and self.limits.record_sessions and not self.closed:
+        if by == "close" and reply != "stale" and self.limits.record_sessions and not self.closed:
             self.sessions.remember_closed(session_id, now)
         self._emit("EndSession", reply, session=session_id, by=by)
         return reply
@@ -438,15 +442,17 @@ class Registry(State):
         groups = {self.cohorts[key].id.group: None for key in keys if self.cohorts[key].sessions}
         return [name for name in groups if name is not None]
 
-    def export(self, now: float, group: str | None, left_over: Iterable[str] = ()) -> dict[str, JSON]:
+    def export(
+        self, now: float, group: str | None, left_over: Iterable[str] = (), *, anew: bool = False
+    ) -> dict[str, JSON]:
         """The states of all open sessions of one group, in one step; with None, of the sessions left over.
 
         From the first export on, records are late. A session that is left over has no outcome to keep: its state
-        is empty, also when it found a cohort since its turn came.
+        is empty, also when it found a cohort since its turn came. `anew` starts over after an export that failed.
         """
         if self.admission.open:
             raise NotEnabled("an export needs admission to be closed")
-        if self.admission.exported is None:
+        if self.admission.exported is None or anew:
             self.admission.exported = set()
         done = self.admission.exported
         states: dict[str, JSON] = {}
@@ -494,7 +500,8 @@ class Registry(State):
     def retire(self, now: float, episodes: Iterable[EpisodeId]) -> list[str]:
         """Refuse these and earlier attempts from now on, and free what their sessions hold; returns the ended sessions.
 
-        Waiting verifications of those sessions are answered `stale_attempt`. A slot of a collecting cohort is freed
+        Waiting verifications of those sessions, and those that came under those attempts while no session was open,
+        are answered `stale_attempt`. A slot of a collecting cohort is freed
         when nobody else holds it; a restored member goes with its last session unless it replayed; other answers stay.
         """
         listed = list(episodes)
@@ -505,6 +512,7 @@ class Registry(State):
             for session in self.sessions.bound_to(episode):
                 answered += self._retire_session(now, session, episode)
                 ended.append(session.session_id)
+        answered += self._answer_retired(now)
         self._emit(
             "Retire",
             {"ended": list(ended), "answered": list(answered)},
@@ -526,6 +534,17 @@ class Registry(State):
         self.sessions.remove(session)
         self.sessions.refused[session.session_id] = episode.rollout_id
         return answered
+
+    def _answer_retired(self, now: float) -> list[int]:
+        """End the waits of retired attempts that no open session carries, and free what they held."""
+        refusals = {w: self.sessions.is_retired(waiter.asked, waiter.episode) for w, waiter in self.waiters.items()}
+        answered = {w: text for w, text in refusals.items() if text is not None}
+        for number, text in answered.items():
+            key = self.waiters[number].cohort
+            index = self.cohorts[key].waiters[number]
+            self._answer(now, number, Refused("stale_attempt", text))
+            self._free_slot(key, index)
+        return list(answered)
 
     def _release(self, session: Session) -> None:
         """End a retired or deleted session's record; a pending member goes with its last session."""
@@ -578,6 +597,10 @@ class Registry(State):
         self.groups.clear()
         self.idle.clear()
         self._emit("ShutDown", {"answered": list(answered)})
+
+
+def _waiter(sub: Submission, session: Session | None) -> Waiter:
+    return Waiter(sub.cohort.key, session.session_id if session is not None else None, sub.session, sub.episode)
 
 
 def _reply_name(reply: SubmitReply) -> JSON:

@@ -105,17 +105,18 @@ class SessionTable:
         mates = (self._open[i] for i in self._by_rollout.get(episode.rollout_id, ()))
         return [s for s in mates if s.episode.attempt <= episode.attempt]
 
-    def stale(self, session_id: str | None, episode: EpisodeId | None) -> str | None:
-        """Why a request of this session under this episode is refused as stale, or None (contract 11.1, 11.4)."""
+    def is_retired(self, session_id: str | None, episode: EpisodeId | None) -> str | None:
+        """Why a request is refused because its session or its attempt was retired, or None."""
         if session_id in self.refused:
             return f"the session's rollout {self.refused[session_id]!r} was retired"
-        if episode is None:
-            return None
-        retired = self.retired.get(episode.rollout_id)
-        if retired is not None and episode.attempt <= retired:
+        if episode is not None and episode.attempt <= self.retired.get(episode.rollout_id, -1):
             return f"attempt {episode.attempt} of rollout {episode.rollout_id!r} was retired"
+        return None
+
+    def is_over(self, session_id: str | None, episode: EpisodeId | None) -> str | None:
+        """Why a request comes from an attempt that its session left behind, or None (contract 11.4)."""
         session = self.get(session_id)
-        if session is None or session.episode.rollout_id != episode.rollout_id:
+        if session is None or episode is None or session.episode.rollout_id != episode.rollout_id:
             return None
         if episode.attempt < session.episode.attempt:
             return (
@@ -123,6 +124,10 @@ class SessionTable:
                 f"its session belongs to attempt {session.episode.attempt}"
             )
         return None
+
+    def stale(self, session_id: str | None, episode: EpisodeId | None) -> str | None:
+        """Why a request of this session under this episode is refused as stale, or None (contract 11.1, 11.4)."""
+        return self.is_retired(session_id, episode) or self.is_over(session_id, episode)
 
     def retire(self, episode: EpisodeId) -> None:
         """Refuse this and earlier attempts of the rollout from now on."""

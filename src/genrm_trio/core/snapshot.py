@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from genrm_trio.core.cohort import TERMINAL, Phase
+from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.outcome import CohortFailed, JudgeFailed, Rewarded
 from genrm_trio.core.state import State
 
@@ -66,6 +67,16 @@ class SessionView:
 
 
 @dataclass(frozen=True, slots=True)
+class WaiterView:
+    """One waiting request: what it waits for, the open session that it carries, and who asked."""
+
+    cohort: str
+    session: str | None
+    asked: str | None
+    episode: EpisodeId | None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All of the state that invariants speak of. `terminal` is in the order of eviction."""
 
@@ -73,7 +84,7 @@ class Snapshot:
     terminal: tuple[str, ...]
     marks: Mapping[str, MarkView]
     sessions: Mapping[str, SessionView]
-    waiters: Mapping[int, tuple[str, str | None]]
+    waiters: Mapping[int, WaiterView]
     open: bool
     exported: frozenset[str] | None
     closed: bool
@@ -89,7 +100,7 @@ class Snapshot:
 
     def needed(self, key: str) -> bool:
         """Whether an open session backs a member of this cohort, or a request waits for it."""
-        return bool(self.backed(key)) or any(cohort == key for cohort, _ in self.waiters.values())
+        return bool(self.backed(key)) or any(waiter.cohort == key for waiter in self.waiters.values())
 
 
 def snapshot(state: State) -> Snapshot:
@@ -116,7 +127,7 @@ def snapshot(state: State) -> Snapshot:
             )
             for s in state.sessions
         },
-        waiters={number: (w.cohort, w.session) for number, w in state.waiters.items()},
+        waiters={n: WaiterView(w.cohort, w.session, w.asked, w.episode) for n, w in state.waiters.items()},
         open=state.admission.open,
         exported=None if exported is None else frozenset(exported),
         closed=state.closed,

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Protocol
 
 from genrm_trio.core.cohort import Cohort, Member, Phase
-from genrm_trio.core.identity import CohortId
+from genrm_trio.core.identity import CohortId, EpisodeId
 from genrm_trio.core.outcome import Answer as Reply
 from genrm_trio.core.sessions import Session, SessionTable
 from genrm_trio.core.trace import Hook
@@ -67,10 +67,16 @@ class Group:
 
 @dataclass(slots=True)
 class Waiter:
-    """A waiting request: whose outcome it waits for, and the open session that it carries, if any."""
+    """A waiting request: whose outcome it waits for, and who asked.
+
+    session: the open session that it carries, if any. asked, episode: the session id and the episode that it came
+    with, also when no such session was open; a retire finds it by them.
+    """
 
     cohort: str
     session: str | None
+    asked: str | None = None
+    episode: EpisodeId | None = None
 
 
 @dataclass(slots=True)
@@ -120,11 +126,12 @@ class State:
 
     # -- waiters ---------------------------------------------------------------------------------------
 
-    def _wait(self, waiter: int, cohort: Cohort, index: int, session: Session | None) -> None:
-        cohort.waiters[waiter] = index
-        self.waiters[waiter] = Waiter(cohort.id.key, session.session_id if session else None)
+    def _wait(self, number: int, waiter: Waiter, index: int) -> None:
+        self.cohorts[waiter.cohort].waiters[number] = index
+        self.waiters[number] = waiter
+        session = self.sessions.get(waiter.session)
         if session is not None:
-            session.waiters.add(waiter)
+            session.waiters.add(number)
 
     def _remove_waiter(self, now: float, waiter: int) -> None:
         """End a wait. Its session was in use until now, so that it does not count as idle the moment it is told."""

@@ -4,11 +4,11 @@ Each predicate returns None, or a text of what is wrong; STEP_INVARIANTS carries
 Those that need to know what clients were told are in the stateful test.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import TypeAlias
 
 from genrm_trio.core.cohort import Phase
-from genrm_trio.core.identity import parse_capture_key
+from genrm_trio.core.identity import EpisodeId, parse_capture_key
 from genrm_trio.core.outcome import JSON
 from genrm_trio.core.record import DIGEST_SCHEMES
 from genrm_trio.core.snapshot import CohortView, MemberView, SessionView, Snapshot
@@ -134,14 +134,31 @@ def no_false_conflict(before: Snapshot, event: Event, after: Snapshot) -> str | 
     return None
 
 
+def _retired_by(event: Event, episode: EpisodeId | None) -> bool:
+    """Whether a Retire names this attempt of the rollout, or a later one."""
+    listed = event.args["episodes"]
+    named = [parse_capture_key(str(key)) for key in listed] if isinstance(listed, list) else []
+    return episode is not None and any(
+        one.rollout_id == episode.rollout_id and episode.attempt <= one.attempt for one in named
+    )
+
+
 def _retired(before: Snapshot, event: Event) -> dict[str, SessionView]:
     """The sessions that a Retire names."""
-    listed = event.args["episodes"]
-    episodes = [parse_capture_key(str(key)) for key in listed] if isinstance(listed, list) else []
     return {
         session_id: session
         for session_id, session in before.sessions.items()
-        if any(e.rollout_id == session.rollout and session.attempt <= e.attempt for e in episodes)
+        if _retired_by(event, EpisodeId(session.rollout, session.attempt))
+    }
+
+
+def _retired_waiters(before: Snapshot, event: Event) -> set[int]:
+    """The waits that a Retire ends: those of its sessions, and those that came under its attempts."""
+    gone = _retired(before, event)
+    return {
+        number
+        for number, waiter in before.waiters.items()
+        if waiter.session in gone or waiter.asked in gone or _retired_by(event, waiter.episode)
     }
 
 
@@ -149,18 +166,15 @@ def retire_never_waits_for_cohort(before: Snapshot, event: Event, after: Snapsho
     """Guards the retire's end: it answers what waits for a cohort, and never waits for the cohort itself."""
     if event.name != "Retire":
         return None
-    for session_id, session in _retired(before, event).items():
-        waiting = session.waiters & set(after.waiters)
-        if waiting or session_id in after.sessions:
-            return f"session {session_id!r} was retired; it is open or {set(waiting)} still wait"
-    return None
+    left = _retired(before, event).keys() & after.sessions.keys()
+    waiting = _retired_waiters(before, event) & after.waiters.keys()
+    return f"retired, and yet {set(left)} are open and {waiting} wait" if left or waiting else None
 
 
-def _holders(cohort: CohortView, index: int, gone: Mapping[str, SessionView]) -> tuple[set[str], set[int]]:
+def _holders(cohort: CohortView, index: int, sessions: Container[str], waiters: Container[int]) -> set[str | int]:
     """The sessions and waiters that hold a slot, without those that go."""
-    going = {waiter for session in gone.values() for waiter in session.waiters}
-    sessions = {s for s, i in cohort.sessions.items() if i == index and s not in gone}
-    return sessions, {w for w, i in cohort.waiters.items() if i == index and w not in going}
+    holding: set[str | int] = {s for s, i in cohort.sessions.items() if i == index and s not in sessions}
+    return holding | {w for w, i in cohort.waiters.items() if i == index and w not in waiters}
 
 
 def _freed(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, CohortView, int, MemberView]]:
@@ -176,11 +190,11 @@ def no_foreign_free(before: Snapshot, event: Event, after: Snapshot) -> str | No
     """Guards second holders: a retire never takes a slot that another waiter or open session holds."""
     if event.name != "Retire":
         return None
-    gone = _retired(before, event)
+    sessions, waiters = _retired(before, event), _retired_waiters(before, event)
     for key, cohort, index, _ in _freed(before, after):
-        sessions, waiters = _holders(cohort, index, gone)
-        if sessions or waiters:
-            return f"slot {index} of {key!r} was freed, though {sessions | waiters} hold it"
+        holders = _holders(cohort, index, sessions, waiters)
+        if holders:
+            return f"slot {index} of {key!r} was freed, though {holders} hold it"
     return None
 
 
@@ -189,13 +203,15 @@ def replayed_survives_retire(before: Snapshot, event: Event, after: Snapshot) ->
     if event.name not in {"Retire", "DeleteRestored"}:
         return None
     gone = {s: view for s, view in before.sessions.items() if s not in after.sessions}
+    waits = _retired_waiters(before, event) if event.name == "Retire" else set()
     for key, cohort, index, member in _freed(before, after):
         if cohort.group is None or not (member.pending or cohort.phase is Phase.COLLECTING):
             return f"member {index} of {key!r} went, and it neither collects nor is pending"
         theirs = any(cohort.sessions.get(s) == index for s in gone)
         theirs |= any(cohort.waiters.get(w) == index for view in gone.values() for w in view.waiters)
+        theirs |= any(cohort.waiters.get(w) == index for w in waits)
         if not theirs:
-            return f"member {index} of {key!r} went, and no session that ended held it"
+            return f"member {index} of {key!r} went, and nobody who went held it"
     for key, cohort in before.cohorts.items():
         now = after.cohorts.get(key)
         if now is not None and (now.phase, now.failure) != (cohort.phase, cohort.failure):

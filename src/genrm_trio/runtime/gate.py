@@ -126,7 +126,9 @@ class Gate:
 
     def of_rollouts(self, retired: Collection[EpisodeId], sessions: Collection[str]) -> int:
         """How many running requests but verifications belong to these sessions, or to these or earlier attempts."""
-        newest = {episode.rollout_id: episode.attempt for episode in retired}
+        newest: dict[str, int] = {}
+        for episode in retired:
+            newest[episode.rollout_id] = max(episode.attempt, newest.get(episode.rollout_id, 0))
 
         def belongs(passage: Passage) -> bool:
             if passage.kind == "verify":

@@ -205,9 +205,15 @@ class Server:
         """Bind a session to its episode, or claim a restored one."""
         return self.registry.seed(self.now(), session_id, episode, binds=binds, typed=typed)
 
-    def end_session(self, session_id: str, by: EndedBy) -> None:
-        """A session ends by its 2xx verify reply, or by its close."""
-        self.registry.end_session(self.now(), session_id, by)
+    def end_session(self, session_id: str, by: EndedBy, episode: EpisodeId | None = None) -> None:
+        """A session ends by its 2xx verify reply, or by its close; not by those of an attempt that it left behind."""
+        self.registry.end_session(self.now(), session_id, by, episode)
+
+    def use_session(self, session_id: str, episode: EpisodeId | None) -> str | None:
+        """Count a request that needs no cohort as use of its session; returns why it is refused as stale, or None."""
+        stale = self.registry.sessions.stale(session_id, episode)
+        self.registry.use_session(self.now(), session_id, episode)
+        return stale
 
     def session_is_typed(self, session_id: str) -> bool:
         """Whether the session was made by a typed seed, and so stays open after its verify reply."""
@@ -277,8 +283,10 @@ class Server:
         wanted = dict.fromkeys(session_ids)
         states: dict[str, JSON] = {}
         since_pause = 0
+        anew = True
         for group in self.registry.export_plan():
-            exported = self.registry.export(self.now(), group)
+            exported = self.registry.export(self.now(), group, anew=anew)
+            anew = False
             states |= {s: state for s, state in exported.items() if s in wanted}
             since_pause += len(exported) + 1
             if since_pause >= EXPORT_SLICE:
@@ -287,6 +295,8 @@ class Server:
                 await self.points.reach("exporting", checkpoint_id)
         left_over = [session for session in wanted if session not in states]
         for start in range(0, max(len(left_over), 1), EXPORT_SLICE):
-            states |= self.registry.export(self.now(), None, left_over[start : start + EXPORT_SLICE])
+            part = left_over[start : start + EXPORT_SLICE]
+            states |= self.registry.export(self.now(), None, part, anew=anew)
+            anew = False
             await trio.lowlevel.checkpoint()
         return states

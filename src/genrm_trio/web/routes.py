@@ -55,6 +55,9 @@ class DataRoutes:
         if isinstance(asked, Reply):
             return asked
         if isinstance(asked, Echo):
+            stale = self._server.use_session(visit.session_id, visit.episode)
+            if stale is not None:
+                return errors.control("stale_attempt", stale)
             return self._final(visit, asked.success(default_fields(self._server.policy)))
         if asked.attempt_omitted:
             self._warn_of_omitted_attempt(asked)
@@ -96,7 +99,7 @@ class DataRoutes:
         follows = request.headers.get(self._policy.close_follows_header, "").strip().lower()
         typed = visit.session.typed or self._server.session_is_typed(visit.session_id)
         if follows in {"", "0", "false"} and not typed:
-            visit.after_reply.append(lambda: self._server.end_session(visit.session_id, "verify"))
+            visit.after_reply.append(lambda: self._server.end_session(visit.session_id, "verify", visit.episode))
         return LargeReply(pieces)
 
     def _warn_of_omitted_attempt(self, asked: Identified) -> None:
@@ -135,7 +138,7 @@ class DataRoutes:
     async def close_session(self, visit: Visit) -> Reply:
         """End the cookie's session, known or not (contract 3.3)."""
         close = await self._reading.read(read_close, request_body())
-        self._server.end_session(visit.session_id, "close")
+        self._server.end_session(visit.session_id, "close", visit.episode)
         return ok(to_json({"resources_session_id": close.session_id}))
 
     # -- without a session -----------------------------------------------------------------------------

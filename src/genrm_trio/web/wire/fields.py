@@ -14,6 +14,11 @@ MAX_INTEGER_DIGITS = 640
 MAX_NAME_CHARS = 1024
 """The longest group, prompt and session id, and rollout id of a body: each is kept, and stands in every checkpoint."""
 
+MAX_LISTED = 4096
+"""The most integers of one list, and ..."""
+MAX_LISTED_INTEGER = 2**63
+"""... how large each may be: they stand in cohort keys and in every checkpoint."""
+
 
 class FieldReader:
     """Reads the members of one object at `loc`, and collects what is wrong with them."""
@@ -80,7 +85,15 @@ class FieldReader:
             self.problems.append(
                 Problem("int_type", (*self.loc, key, at), "Input should be a valid integer", value[at])
             )
-        return None if wrong else tuple(sorted(set(value)))
+        if wrong:
+            return None
+        if len(value) > MAX_LISTED:
+            self.note("too_long", key, f"List should have at most {MAX_LISTED} items", len(value))
+            return None
+        if any(abs(item) >= MAX_LISTED_INTEGER for item in value):
+            self.note("int_parsing_size", key, "Each integer should be below 2**63 in size")
+            return None
+        return tuple(sorted(set(value)))
 
 
 def integer(text: bytes) -> int | None:
