@@ -303,3 +303,28 @@ async def test_the_judge_is_asked_without_the_members_prefix() -> None:
     async with site(replace(rules), judge) as s:
         await play(s, path="/ng-rollout/0-0/verify")
         assert {ask.principle for ask in judge.asks} == {"be fair"}
+
+
+async def test_a_rollout_that_stands_alone_is_refused_when_stale_and_claims_its_session_else() -> None:
+    async with site(policy(1)) as s:
+        cookie = await s.seeded()
+        session = next(iter(s.server.registry.sessions))
+        session.claimed, session.typed = False, True
+        assert (await s.ask("POST", "/ng-rollout/0-0/verify", verify(0), cookie=cookie)).status == 200
+        assert session.claimed
+        s.server.registry.retire(s.server.now(), [EpisodeId("0-0")])
+        answer = await s.ask("POST", "/ng-rollout/0-0/verify", verify(0), cookie=cookie)
+        assert (answer.status, answer.json["error"]["code"]) == (409, "stale_attempt")
+
+
+async def test_what_an_earlier_attempt_still_sends_does_not_end_the_session_of_the_next() -> None:
+    async with site() as s:
+        cookie = await s.seeded()
+        late = s.begin("POST", "/ng-rollout/0-0/verify", verify(0, response=numbered(0)), cookie=cookie)
+        await s.waiting(1)
+        assert (await s.ask("POST", "/ng-rollout/0-0-a1/seed_session", {}, cookie=cookie)).status == 200
+        assert (await s.ask("POST", "/ng-rollout/0-0/verify", verify(1, response=numbered(1)))).status == 200
+        assert (await s.answered(late)).status == 200
+        close = {"resources_session_id": "s", "episode_id": {"rollout_id": "0-0"}}
+        assert (await s.ask("POST", "/ng-rollout/0-0/close_session", close, cookie=cookie)).status == 200
+        assert [session.episode.key for session in s.server.registry.sessions] == ["0-0-a1"]
