@@ -24,6 +24,26 @@ test: lint ## set up, then lint, types, import rules, house rules and every test
 fuzz: setup ## try hostile bodies, judge replies and files for longer; EXAMPLES of each test, 2000 unless told
 	@GENRM_TRIO_FUZZ=$(or $(EXAMPLES),2000) $(BIN)/pytest -q tests/fuzz
 
+.PHONY: mutants
+mutants: setup ## break each rule of the source in a copy and see its tests fail; THIRD=1/3 for every third, ONLY=NAME for one
+	@$(BIN)/python tests/mutants/run.py $(if $(THIRD),--third $(THIRD)) $(if $(ONLY),--only $(ONLY))
+
+.PHONY: spec
+spec: setup ## check the formal model with TLC, replay its graphs on the code, check traces of the server; under 12 minutes
+	@$(BIN)/python -m spec.tools.check
+
+.PHONY: spec-reduced
+spec-reduced: setup ## the same in its reduced form, as CI runs it; under 4 minutes
+	@$(BIN)/python -m spec.tools.check --reduced
+
+.PHONY: spec-deep
+spec-deep: setup ## the same with the large configuration, all mutants on all configurations, and long random traces
+	@$(BIN)/python -m spec.tools.check --deep
+
+.PHONY: crash
+crash: setup ## kill and restore the real server in SCHEDULES (200) random schedules from SEED (1); a failure says how to replay it
+	@$(BIN)/python -m tests.crash.runs --schedules $(or $(SCHEDULES),200) --seed $(or $(SEED),1)
+
 .PHONY: soak
 soak: setup ## send VERIFIES (200000) in mixed endings to one server after another; fails unless memory stays flat
 	@$(BIN)/python -m tests.soak $(or $(VERIFIES),200000)
