@@ -233,6 +233,21 @@ def test_no_configuration_serves_the_example_and_says_so_loudly() -> None:
     assert "NO JUDGE IS CONFIGURED" in log
 
 
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [({}, True), ({"num_rollouts_per_prompt": 2}, False), ({"comparison_mode": "fixed_baseline"}, False)],
+)
+def test_a_start_warns_loudly_when_the_judge_will_never_be_asked(
+    tmp_path: Path, settings: dict[str, object], warned: bool
+) -> None:
+    with serving(tmp_path, **settings) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        code, log = ended(process)
+    assert code == 0
+    assert ("genrm-trio: num_rollouts_per_prompt is 1, so every reward is default_score (3)" in log) is warned
+    assert ('"event": "judge_never_asked"' in log) is warned
+
+
 STUCK = """
 import trio
 from genrm_trio.ops.service import _stop_signals

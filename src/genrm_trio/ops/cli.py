@@ -12,6 +12,7 @@ import typer
 
 from genrm_trio.judging.text import scrub
 from genrm_trio.ops.complaints import OperationFailed, StartupError, leaves
+from genrm_trio.ops.refusals import judge_never_asked
 from genrm_trio.ops.sources import Loaded, load, shown
 
 USAGE_ERROR = 2
@@ -67,6 +68,8 @@ def serve(
     options = service.Options(ready_file, record, trace, await_restore)
     sys.exit(service.serve(loaded, options))
 
+    if warning := judge_never_asked(loaded.settings):
+        typer.echo(f"genrm-trio: {warning}.", err=True)
 
 @app.command()
 def compare(

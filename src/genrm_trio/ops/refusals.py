@@ -25,6 +25,16 @@ def judges_cohorts(settings: Settings) -> bool:
     return settings.num_rollouts_per_prompt > 1 or settings.comparison_mode == "fixed_baseline"
 
 
+def judge_never_asked(settings: Settings) -> str | None:
+    """Say what a cohort of one means. Allowed (contract 5.2), but seldom meant: N was forgotten."""
+    if judges_cohorts(settings):
+        return None
+    return (
+        f"num_rollouts_per_prompt is 1, so every reward is default_score ({settings.default_score:g}) and the judge is "
+        "NEVER ASKED: set it to the number of rollouts of one prompt"
+    )
+
+
 def one_worker(settings: Settings) -> str | None:
     """A cohort lives in one process (contract 1)."""
     if (settings.num_workers or 1) > 1 and judges_cohorts(settings):

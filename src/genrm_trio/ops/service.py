@@ -34,6 +34,7 @@ from genrm_trio.ops.observers import (
     loop_watchdog,
     watch_loop,
 )
+from genrm_trio.ops.refusals import judge_never_asked
 from genrm_trio.ops.settings import Settings, secrets_of
 from genrm_trio.ops.sources import Loaded
 from genrm_trio.ops.tracing import TraceFile, traced
@@ -73,6 +74,8 @@ def serve(loaded: Loaded, options: Options) -> int:
         options.ready_file.unlink(missing_ok=True)
     _report_descriptors(settings)
     log.info("starting", configuration=loaded.origin, name=settings.name, judge=settings.judge.backend)
+    if warning := judge_never_asked(settings):
+        log.warning("judge_never_asked", text=warning)
     with traced(options.trace) as trace:
         try:
             trio.run(partial(_serve, settings, options, trace))
