@@ -65,11 +65,11 @@ def serve(
 
     loaded = load(config, {"host": host, "port": port})
     announce(loaded)
+    if warning := judge_never_asked(loaded.settings):
+        typer.echo(f"genrm-trio: {warning}.", err=True)
     options = service.Options(ready_file, record, trace, await_restore)
     sys.exit(service.serve(loaded, options))
 
-    if warning := judge_never_asked(loaded.settings):
-        typer.echo(f"genrm-trio: {warning}.", err=True)
 
 @app.command()
 def compare(
