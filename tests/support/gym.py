@@ -157,14 +157,18 @@ class Controller:
 
     async def reply(self, call: str, checkpoint_id: str, *, deadline_s: float | None = None, **more: object) -> Reply:
         """Make a call and return its reply, whatever it is. A failed connection is tried again until the deadline."""
-        allowed = self.deadline_s if deadline_s is None else deadline_s
-        body = {"checkpoint_id": checkpoint_id, "deadline_ts": time.time() + allowed, **more}
-        with trio.fail_after(max(allowed, 0) + 5):
+        with trio.fail_after(max(self.deadline_s if deadline_s is None else deadline_s, 0) + 5):
             while True:
                 try:
-                    return await self.peer.ask("POST", f"{CONTROL}/{call}", body, self._headers)
+                    return await self.once(call, checkpoint_id, deadline_s=deadline_s, **more)
                 except Dropped:
                     await trio.sleep(0.05)
+
+    async def once(self, call: str, checkpoint_id: str, *, deadline_s: float | None = None, **more: object) -> Reply:
+        """Make a call over one connection; raises Dropped."""
+        allowed = self.deadline_s if deadline_s is None else deadline_s
+        body = {"checkpoint_id": checkpoint_id, "deadline_ts": time.time() + allowed, **more}
+        return await self.peer.ask("POST", f"{CONTROL}/{call}", body, self._headers)
 
     async def call(self, call: str, checkpoint_id: str, **more: Any) -> Any:
         """Make a call that must succeed; returns its body. Raises ControlFailed."""

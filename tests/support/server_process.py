@@ -162,11 +162,15 @@ class Forked:
 
 
 @contextmanager
-def forks(folder: Path) -> Iterator[Path]:
-    """Run the program in `forks`; yields the path of its socket. It ends with the block, and so do its children."""
+def forks(folder: Path, source: Path | None = None) -> Iterator[Path]:
+    """Run the program in `forks`; yields the path of its socket. It ends with the block, and so do its children.
+
+    source: the folder from which the product is imported, when it is another one.
+    """
     path = folder / "forks"
     command = [sys.executable, "-m", "tests.support.forks", str(path)]
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, env=clean_environment(), cwd=ROOT) as program:
+    environment = clean_environment() | ({"PYTHONPATH": str(source)} if source is not None else {})
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, env=environment, cwd=ROOT) as program:
         assert program.stdout is not None, "its standard output is a pipe"
         assert program.stdin is not None, "its standard input is a pipe"
         try:
@@ -259,10 +263,8 @@ class Servers:
         await self.running.kill()
         return await self.start(*options, port=port, **changes)
 
-    async def stop(self) -> None:
-        """End the running one, whatever it does, and every idle connection that was kept."""
-        if self.running is not None:
-            await self.running.kill()
+    def close(self) -> None:
+        """Close every idle connection that was kept."""
         for peer in self._peers:
             peer.close()
 
@@ -286,8 +288,8 @@ async def servers(folder: Path, settings: Settings, socket: Path | None = None) 
                 error.add_note(f"the server's last words:\n{house.running.last_words()}")
             raise
         finally:
-            with trio.CancelScope(shield=True):
-                await house.stop()
-                if isinstance(launcher, Forked):
+            house.close()
+            if isinstance(launcher, Forked):
+                with trio.CancelScope(shield=True):
                     await launcher.aclose()
-            nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()  # by which a command ends, too

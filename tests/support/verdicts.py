@@ -19,7 +19,7 @@ _ANSWER = re.compile(
     r"group=(?P<group>\S+) attempt=(?P<attempt>\d+) index=(?P<index>\d+) draft=(?P<draft>\d+) worth=(?P<worth>[0-9.]+)"
 )
 
-Manner = Literal["reward", "fail", "unreadable"]
+Manner = Literal["reward", "fail"]
 
 
 @dataclass(frozen=True, order=True)
@@ -71,12 +71,14 @@ class CohortJudge:
     """The judge of a test. It outlives the servers that are killed.
 
     conduct: by group; whoever is not there gets rewards at once. asked: how often each ordered pair was asked for
-    since the last crash. judgings: for each (group, attempt) how many judgings began before it.
+    since the last crash. judgings: for each (group, attempt) how many judgings began before it. watch: hears of each
+    pair that is asked for.
     """
 
     conduct: defaultdict[str, Conduct] = field(default_factory=lambda: defaultdict(Conduct))
     asked: Counter[tuple[AnswerMark, AnswerMark]] = field(default_factory=Counter)
     judgings: Counter[tuple[str, int]] = field(default_factory=Counter)
+    watch: Callable[[AnswerMark, AnswerMark], None] | None = None
 
     def __post_init__(self) -> None:
         self.server = FakeJudge(self._script)
@@ -98,6 +100,11 @@ class CohortJudge:
         """How many comparisons of this group were asked for, ever."""
         return sum(read_mark(call.answers[0]).group == group for call in self.server.calls)
 
+    def asked_all(self, group: str, attempt: int, size: int) -> bool:
+        """Whether each pair of a circular cohort was asked for since the last crash."""
+        pairs = {(a.index, b.index) for a, b in self.asked if (a.group, a.attempt) == (group, attempt)}
+        return len({frozenset(pair) if size > 2 else pair for pair in pairs}) == size
+
     def crashed(self) -> None:
         """The server is dead: whatever it asks from now on belongs to a new judging."""
         begun: Counter[tuple[str, int]] = Counter()
@@ -115,14 +122,14 @@ class CohortJudge:
         pair = read_mark(call.answers[0]), read_mark(call.answers[1])
         conduct = self.conduct[pair[0].group]
         self.asked[pair] += 1
+        if self.watch is not None:
+            self.watch(*pair)
         return Reply(**self._says(pair, conduct.manner), delay_s=conduct.delay_s, hold=conduct.hold)  # type: ignore[arg-type]  # members of a Reply
 
     def _says(self, pair: tuple[AnswerMark, AnswerMark], manner: Manner) -> dict[str, object]:
-        if manner == "fail":
-            return {"status": 400, "body": {"error": {"message": f"no verdict on {pair[0].group}"}}}
-        if manner == "unreadable":
-            return {"text": "I cannot say."}
         epoch = self._epoch(pair[0])
+        if manner == "fail":
+            return {"status": 400, "body": {"error": {"message": f"no verdict on {pair[0].group}, judging {epoch}"}}}
         first, second = (round(mark.worth + epoch * EPOCH, 3) for mark in pair)
         return {"text": verdict_text(first, second, 1 if first > second else 6)}
 
