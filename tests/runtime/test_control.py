@@ -508,6 +508,17 @@ async def test_when_the_lease_passes_the_server_resumes_itself(autojump_clock: C
         assert await p.resume() == {"phase": "idle", "idempotent": True}
 
 
+async def test_a_lease_that_passes_is_told_in_words(monkeypatch: pytest.MonkeyPatch, autojump_clock: Clock) -> None:
+    told: list[str] = []
+    async with plane() as p:
+        monkeypatch.setattr(p.control, "_trouble", told.append)
+        await p.prepare(within=10)
+        await trio.sleep(10 + 600 + 1)
+        assert p.phase == "idle"
+        assert len(told) == 1
+        assert "was resumed by its lease" in told[0]
+
+
 async def test_a_passing_lease_stops_a_hung_write(autojump_clock: Clock) -> None:
     store = HeldStore(Stage.WRITING)
     async with plane(store) as p:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from tests.support.plane import memory_store
 from tests.web.app_harness import CONTROL_TOKEN, Answer, Site, site
 from tests.web.bodies import response, verify
@@ -31,6 +32,24 @@ async def test_the_token_comes_before_the_body() -> None:
             for method, name in (("GET", "status"), ("POST", "prepare"), ("POST", "resume")):
                 answer = await s.ask(method, f"{PREFIX}/{name}", b"no json", headers=headers)
                 assert (answer.status, answer.json["error"]["code"]) == (401, "unauthorized")
+
+
+async def test_each_call_is_logged_with_its_result() -> None:
+    with capture_logs() as lines:
+        async with site(store=memory_store()) as s:
+            assert (await call(s, "prepare", deadline_ts=time.time() - 30)).json["phase"] == "preparing"
+            assert (await call(s, "commit", "c2", checkpoint_dir="/d")).status == 409
+            assert (await call(s, "resume")).status == 200
+    told = [line for line in lines if line["event"].startswith("control_")]
+    assert [(line["event"], line["call"], line["checkpoint_id"]) for line in told] == [
+        ("control_deadline_past", "prepare", "c1"),
+        ("control_call", "prepare", "c1"),
+        ("control_refused", "commit", "c2"),
+        ("control_call", "resume", "c1"),
+    ]
+    assert " lies 30 s in the past" in told[0]["text"]
+    assert "Unix seconds" in told[0]["text"]
+    assert [line.get("phase", line.get("code")) for line in told[1:]] == ["preparing", "checkpoint_conflict", "idle"]
 
 
 async def test_status() -> None:

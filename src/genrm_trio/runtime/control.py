@@ -112,7 +112,8 @@ class Control:
     """The calls of a controller. `run` must be running; every method raises ControlRefused for a refusal.
 
     wall: seconds of the wall clock, read once for each call on its arrival.
-    trouble: told in words what nobody else is told: sessions left out of an export, errors that no call heard.
+    trouble: told in words what nobody else is told: sessions left out of an export, errors that no call heard,
+        a lease that ended.
     """
 
     def __init__(
@@ -398,6 +399,7 @@ class Control:
             if self.phases.active_id == expiring:
                 self.phases.lease_expired(self._server.now())
                 self._resumed()
+                self._trouble(f"checkpoint {expiring!r} was resumed by its lease: no call came for it in time")
 
     # -- retire, forget --------------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
-"""The control plane over HTTP (contract 10): the token, the body, and the words of a refusal.
+"""The control plane over HTTP (contract 10): the token, the body, the words of a refusal, and a log line a call.
 
 What a call does is the runtime's Control. These routes exist only when checkpoints are on, and pass every bound.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import structlog
 import trio
 from pydantic import ValidationError
 
@@ -33,9 +35,10 @@ from genrm_trio.web.wire.strict import read_object
 
 PREFIX = "/ng-control/v1/checkpoint"
 
-
 SLICE = 4096
 """Entries of a reply's list that are written between two checkpoints of the event loop."""
+
+log = structlog.get_logger(__name__)
 
 
 class ControlRoutes:
@@ -57,7 +60,7 @@ class ControlRoutes:
             "restore": (RestoreCall, self._control.restore),
             "resume": (ResumeCall, self._control.resume),
         }
-        found = {("POST", f"{PREFIX}/{name}"): self._call(*call) for name, call in calls.items()}
+        found = {("POST", f"{PREFIX}/{name}"): self._call(name, *call) for name, call in calls.items()}
         return {("GET", f"{PREFIX}/status"): self._status, **found}
 
     async def _status(self, visit: Visit) -> Reply:
@@ -65,15 +68,25 @@ class ControlRoutes:
             return control_unauthorized()
         return Reply(200, to_json(self._control.status()))
 
-    def _call(self, model: type[Call], act: Callable[[Any], Awaitable[Mapping[str, JSON]]]) -> Handler:
+    def _call(self, name: str, model: type[Call], act: Callable[[Any], Awaitable[Mapping[str, JSON]]]) -> Handler:
         async def handler(visit: Visit) -> Reply:
             if not bearer_is(self._token):
                 return control_unauthorized()
             call = await self._read(model)
+            told = log.bind(call=name, checkpoint_id=call.checkpoint_id)
+            if (late_s := time.time() - call.deadline_ts) >= 0:
+                when = f"deadline_ts {call.deadline_ts:.15g} lies {late_s:.0f} s in the past"
+                told.warning("control_deadline_past", text=f"{when}: it is absolute, in Unix seconds")
             try:
-                return Reply(200, await _spoken(await act(call)))
+                reply = await act(call)
             except ControlRefused as refused:
+                told.warning("control_refused", status=refused.status, code=refused.code, text=refused.detail)
                 return errors.control(refused.code, refused.detail, status=refused.status)
+            except trio.Cancelled:
+                told.info("control_call_left")
+                raise
+            told.info("control_call", phase=reply.get("phase", self._control.phases.visible_phase.value))
+            return Reply(200, await _spoken(reply))
 
         return handler
 
