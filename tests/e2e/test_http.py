@@ -62,7 +62,7 @@ def reading() -> Iterator[Exchange]:
     yield Exchange("GET", "/reverify_mode", 200, "unsupported")
     for path in ("/verify", "/seed_session", "/close_session", "/compare", "/aggregate_metrics"):
         yield Exchange("GET", path, 405, {"detail": "Method Not Allowed"}, headers={"allow": "POST"})
-    for path in ("/nothing", "/ng-rollout/", "/ng-rollout/-x/verify", "/verify/", "//health"):
+    for path in ("/nothing", "/ng-rollout/", "/ng-rollout/-x/verify", "/verify/", "//health", "//verify"):
         yield Exchange("GET", path, 404, {"detail": "Not Found"})
     yield Exchange("POST", "/a_tool", 404, {"detail": "Not Found"}, {"argument": 1})
     yield Exchange("POST", "/sandbox_access", 404, body={}, has=("detail",))
@@ -266,6 +266,20 @@ async def test_without_checkpoints_there_is_no_control_plane(tmp_path: Path) -> 
             assert (reply.status, reply.json) == (404, {"detail": "Not Found"})
         seed = await play.rollout("g", 0).seed()
         assert seed.header("x-ng-checkpoint-verify") is None
+
+
+async def test_data_routes_can_ask_for_a_token_and_bodies_are_bounded(tmp_path: Path) -> None:
+    async with stage(tmp_path, data_auth_token="data-token", max_request_bytes=1000) as play:
+        peer = play.server.peer
+        for path in ("/verify", "/seed_session", "/compare", "/close_session", "/aggregate_metrics", "/a_tool"):
+            for headers in ({}, {"authorization": "Bearer wrong"}):
+                is_refused(await peer.ask("POST", path, b"{nonsense", headers), 401, "unauthorized")
+        token = {"authorization": "Bearer data-token"}
+        assert (await peer.ask("POST", "/seed_session", {}, token)).status == 200
+        assert (await peer.ask("GET", "/health")).status == 200
+        large = await peer.ask("POST", "/seed_session", {"text": "x" * 1000}, token)
+        is_refused(large, 413, "too_large")
+        assert large.header("connection") == "close"
 
 
 async def test_held_requests_get_their_503_at_the_end(tmp_path: Path) -> None:

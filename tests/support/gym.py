@@ -130,8 +130,11 @@ class Rollout:
         }
 
     async def verify(self, *, close_follows: bool = True) -> Reply:
-        """Post the answer and wait for what the cohort comes to."""
-        headers = CLOSE_FOLLOWS if close_follows else {}
+        """Post the answer and wait for what the cohort comes to.
+
+        An environment server's session stays open after the reply in any case; an agent has to say that it will close.
+        """
+        headers = CLOSE_FOLLOWS if close_follows and not self.typed else {}
         return await self.post("/verify", verify_body(self.mark), headers)
 
     async def close(self) -> Reply:
