@@ -16,6 +16,7 @@ from genrm_trio.ops import assembly
 from genrm_trio.ops.batch import Batch, Files, Tally
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.groups import GroupError, read_group
+from genrm_trio.ops.score_settings import SCORE_FIELDS, score_digest
 from genrm_trio.ops.settings import Settings
 
 
@@ -43,7 +44,7 @@ def make_batch(tmp_path: Path, judge: LengthJudge, *, max_concurrency: int = 256
     at = {"base_url": "http://judge:1", "max_concurrency": max_concurrency}
     settings = Settings.model_validate({"judge": at, **fields})
     files = Files(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
-    return Batch(assembly.policy(settings), judge, files, lambda tally: None)
+    return Batch(assembly.policy(settings), judge, files, score_digest(settings), lambda tally: None)
 
 
 def write_groups(tmp_path: Path, *groups: object) -> None:
@@ -121,6 +122,44 @@ async def test_a_group_that_changed_is_judged_anew(tmp_path: Path, autojump_cloc
         write_groups(tmp_path, group("g", *answers))
         await make_batch(tmp_path, LengthJudge()).run()
     assert [row["rewards"] for row in read(tmp_path / "out.jsonl")] == [[1, 2], [3, 2]]
+
+
+async def test_an_output_of_other_settings_is_refused_and_stays_as_it_is(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    write_groups(tmp_path, group("g", "1", "22"))
+    await make_batch(tmp_path, LengthJudge()).run()
+    (tmp_path / "out.failed.jsonl").write_text("kept\n")
+    before = (tmp_path / "out.jsonl").read_bytes()
+    with pytest.raises(StartupError, match=r"out\.jsonl, line 1: made with other settings"):
+        await make_batch(tmp_path, LengthJudge(), comparison_strategy="all_pairs").run()
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+    assert (tmp_path / "out.failed.jsonl").read_text() == "kept\n"
+    tally = await make_batch(tmp_path, LengthJudge(), max_concurrency=1, judge_request_timeout_s=5).run()
+    assert tally.known == 1
+
+
+def digest_of(**fields: object) -> str:
+    return score_digest(Settings.model_validate(fields))
+
+
+def test_settings_that_decide_scores_are_told_apart(tmp_path: Path) -> None:
+    assert set(Settings.model_fields) >= SCORE_FIELDS
+    recording = tmp_path / "r.jsonl"
+    recording.write_text("1")
+    replayed = digest_of(judge={"backend": "recorded", "recording": str(recording)})
+    recording.write_text("2")
+    other: list[dict[str, object]] = [
+        {"judge": {"base_url": "http://a:1"}},
+        {"judge": {"base_url": "http://b:1"}},
+        {"judge": {"base_url": "http://a:1", "model": "m"}},
+        {"judge": {"base_url": "http://a:1", "model": "n"}},
+        {"judge": {"base_url": "http://a:1"}, "default_score": 2.0},
+        {"judge": {"backend": "recorded", "recording": str(recording)}},
+    ]
+    assert len({replayed, *(digest_of(**fields) for fields in other)}) == 7
+    moved = digest_of(judge={"base_url": "http://b:1", "model": "m", "api_key": "k"}, port=1)
+    assert moved == digest_of(judge={"base_url": "http://a:1", "model": "m"})
 
 
 async def test_a_slow_judge_fails_the_group(tmp_path: Path, autojump_clock: MockClock) -> None:

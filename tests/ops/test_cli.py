@@ -76,6 +76,18 @@ def test_compare_reports_groups_that_failed(tmp_path: Path) -> None:
     assert "1 groups judged, 0 known before, 1 failed" in done.stderr
     (failed,) = (tmp_path / "out.failed.jsonl").read_text().splitlines()
     assert "TimeoutError" in failed
+    said = done.stderr.splitlines()
+    assert "judge: nothing listens at 127.0.0.1:1; trying again for up to 0.2 s (judge_request_timeout_s)" in said
+    assert any(line.startswith("failed: line 1: ") for line in said)
+
+
+def test_compare_refuses_an_output_of_other_settings(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "p", "answers": ["a"]}\n')
+    files = (str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
+    assert run("compare", *files).returncode == 0
+    done = run("compare", *files, GENRM_TRIO_DEFAULT_SCORE="2")
+    assert done.returncode == 2
+    assert "out.jsonl, line 1: made with other settings" in done.stderr
 
 
 def test_compare_judges_the_shipped_example(tmp_path: Path) -> None:
@@ -88,7 +100,7 @@ def test_compare_judges_the_shipped_example(tmp_path: Path) -> None:
     rewards = next(row["rewards"] for row in rows if row["id"] == first.question_id)
     scores = [answer.gpt4_score for answer in first.answers]
     assert agreement(rewards, scores).kendall > 0.9
-    again = run("compare", str(example_rows()), str(output))
+    again = run("compare", str(example_rows()), str(output), GENRM_TRIO_COMPARISON_STRATEGY="all_pairs")
     assert "0 groups judged, 8 known before, 0 failed" in again.stderr
 
 

@@ -89,7 +89,7 @@ async def test_the_figures_in_the_readme_are_those_of_the_demo(tmp_path: Path) -
         settings = load(None, {"aggregator_method": aggregator, "comparison_strategy": strategy}).settings
         files = Files(example_rows(), tmp_path / f"{aggregator}-{strategy}.jsonl")
         judge = assembly.make_judge(settings, Unobserved())
-        await Batch(assembly.policy(settings), judge, files, lambda tally: None).run()
+        await Batch(assembly.policy(settings), judge, files, "digest", lambda tally: None).run()
         judged = [json.loads(line) for line in files.output.read_text().splitlines()]
         scores = [[answer.gpt4_score for answer in rows[group["id"]].answers] for group in judged]
         agreements = [agreement(group["rewards"], one) for group, one in zip(judged, scores, strict=True)]

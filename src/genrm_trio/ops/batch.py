@@ -2,7 +2,8 @@
 
 Each input line is one group, each output line its rewards; what an input line may hold is in `groups`. A group is
 written as soon as it is judged, so a run that is stopped goes on where it was: what stands in the output with the
-same input line is not judged again. Groups without rewards go to a file of their own, and are tried again next time.
+same input line is not judged again. An output of other settings is refused. Groups without rewards go to a file of
+their own, and are tried again next time.
 """
 
 import json
@@ -61,22 +62,29 @@ class Files:
 
 @dataclass(slots=True)
 class Batch:
-    """One run. `advanced` is called after each group."""
+    """One run.
+
+    settings: the digest of the settings that decide scores. `advanced` is called after each group, `complain` with
+    the words for each one that failed.
+    """
 
     policy: Policy
     judge: Judge
     files: Files
+    settings: str
     advanced: Callable[[Tally], None]
+    complain: Callable[[str], None] = lambda text: None
     tally: Tally = field(default_factory=Tally)
 
     async def run(self) -> Tally:
         """Judge every group that the output does not have yet.
 
         Raises:
-            StartupError: a file cannot be read or written, or the output holds something else.
+            StartupError: a file cannot be read or written, or the output holds something else, or was made with
+                other settings.
         """
+        known = _known(self.files, self.settings)
         with _opened(self.files) as (source, output, failed):
-            known = _known(self.files.output)
             self.tally.total = sum(1 for line in source if line.strip())
             source.seek(0)
             send, receive = trio.open_memory_channel[tuple[int, bytes, str]](0)
@@ -101,8 +109,6 @@ class Batch:
 @contextmanager
 def _opened(files: Files) -> Iterator[tuple[BinaryIO, BinaryIO, BinaryIO]]:
     """Open the three files; the output is appended to, behind its last whole line."""
-    if files.source.resolve() in {files.output.resolve(), files.failed.resolve()}:
-        raise StartupError(f"{files.source} is the input: name another file for the output")
     try:
         with ExitStack() as stack:
             source = stack.enter_context(files.source.open("rb"))
@@ -126,16 +132,31 @@ def _drop_torn_line(path: Path) -> None:
         os.truncate(path, whole)
 
 
-def _known(path: Path) -> set[str]:
-    """Return the digests of the input lines that the output answers."""
-    known = set()
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                known.add(str(json.loads(line)["input_sha256"]))
-            except (ValueError, KeyError, TypeError) as error:
-                raise StartupError(f"{path}, line {number}: not a line that this command wrote") from error
-    return known
+def _known(files: Files, settings: str) -> set[str]:
+    """Return the digests of the input lines that the output answers. Writes nothing: a refusal costs nothing."""
+    if files.source.resolve() in {files.output.resolve(), files.failed.resolve()}:
+        raise StartupError(f"{files.source} is the input: name another file for the output")
+    try:
+        lines = files.output.read_bytes().splitlines(keepends=True) if files.output.exists() else []
+    except OSError as error:
+        raise StartupError(f"{files.output}: {error.strerror}") from error
+    whole = [line for line in lines if line.endswith(b"\n")]
+    return {_answered(line, f"{files.output}, line {number}", settings) for number, line in enumerate(whole, 1)}
+
+
+def _answered(line: bytes, where: str, settings: str) -> str:
+    """Return the digest of the input line that an output line answers."""
+    try:
+        row = json.loads(line)
+        digest, made_with = str(row["input_sha256"]), row.get("settings_sha256")
+    except (ValueError, KeyError, TypeError) as error:
+        raise StartupError(f"{where}: not a line that this command wrote") from error
+    if made_with != settings:
+        raise StartupError(
+            f"{where}: made with other settings of the judge or of scores than those in force now. "
+            "Name another output, or use the settings it was made with"
+        )
+    return digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +184,12 @@ class _Worker:
             scores = await self._judge(group)
         except (GroupError, JudgeError, NonFiniteReward) as error:
             text = str(error)[:ERROR_CHARS]
+            self.batch.complain(f"line {number}: {text}")
             _write(self.failed, {"id": group_id, "line": number, "error": text, "input_sha256": digest})
             self.batch.tally.failed += 1
             return
-        _write(self.output, {"id": group_id, "line": number, **scores, "input_sha256": digest})
+        made: dict[str, JSON] = {"input_sha256": digest, "settings_sha256": self.batch.settings}
+        _write(self.output, {"id": group_id, "line": number, **scores, **made})
         self.batch.tally.judged += 1
 
     async def _judge(self, group: Group) -> dict[str, JSON]:

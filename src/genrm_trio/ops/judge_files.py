@@ -10,15 +10,18 @@ import trio
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from genrm_trio.judging.faults import RULES, Action, Kind
+from genrm_trio.judging.judge import CallSeen, FaultSeen
 from genrm_trio.ops import logs
 from genrm_trio.ops.assembly import make_judge, policy
 from genrm_trio.ops.batch import Batch, Files, Tally
-from genrm_trio.ops.metrics import Metrics
-from genrm_trio.ops.observers import JudgeWatch
+from genrm_trio.ops.score_settings import score_digest
 from genrm_trio.ops.settings import Settings, secrets_of
 
 PLAIN_LINES: Final = 20
 """How many lines of progress a run writes without a terminal."""
+FAILURES_TOLD: Final = 5
+"""How many failed groups a run prints; the file of failed groups has all of them."""
 SOME_FAILED: Final = 1
 INTERRUPTED: Final = 130
 
@@ -39,13 +42,62 @@ def compare_files(settings: Settings, source: Path, output: Path) -> int:
     return SOME_FAILED if tally.failed else 0
 
 
+class Talk:
+    """Says once for each endpoint and kind what goes wrong with the judge, and prints the first failed groups."""
+
+    def __init__(self, settings: Settings, files: Files, console: Console) -> None:
+        self._settings = settings
+        self._files = files
+        self._console = console
+        self._met: set[tuple[str, str]] = set()
+        self._failures = 0
+
+    def on_call(self, call: CallSeen) -> None:
+        """Nobody counts calls here."""
+
+    def on_fault(self, fault: FaultSeen) -> None:
+        """Say in a line what happened and what follows, the first time."""
+        if (fault.endpoint, fault.kind) in self._met:
+            return
+        self._met.add((fault.endpoint, fault.kind))
+        told = RULES.get(Kind(fault.kind))
+        what = told.meaning if told is not None else fault.kind
+        if fault.kind == Kind.REFUSED:
+            what = f"nothing listens at {fault.endpoint}"
+        elif fault.endpoint:
+            what = f"{what}, at {fault.endpoint}"
+        self._say(f"judge: {what}; {self._what_follows(fault.action)}")
+
+    def _what_follows(self, action: str) -> str:
+        retries = f"{self._settings.genrm_parse_retries} more times (genrm_parse_retries)"
+        return {
+            Action.RETRY: f"trying again, up to {retries}",
+            Action.RETRY_FREE: f"trying again for up to {self._settings.judge_request_timeout_s:g} s "
+            "(judge_request_timeout_s)",
+            Action.WAIT: "waiting as long as it says",
+            Action.PAIR: f"asking again, up to {retries}",
+        }.get(Action(action), "not trying again")
+
+    def failed(self, text: str) -> None:
+        """Print one of the first groups that failed."""
+        self._failures += 1
+        if self._failures <= FAILURES_TOLD:
+            self._say(f"failed: {text}")
+        elif self._failures == FAILURES_TOLD + 1:
+            self._say(f"more groups failed: see {self._files.failed}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 async def _run(settings: Settings, files: Files, console: Console) -> tuple[Tally, bool]:
     """Run until all groups are through or an interrupt comes; tell how far it went, and whether it was stopped."""
-    judge = make_judge(settings, JudgeWatch(Metrics()))
+    talk = Talk(settings, files, console)
+    judge = make_judge(settings, talk)
     stopped = False
     try:
         with _shown(console) as advanced:
-            batch = Batch(policy(settings), judge, files, advanced)
+            batch = Batch(policy(settings), judge, files, score_digest(settings), advanced, talk.failed)
             async with trio.open_nursery() as nursery:
 
                 async def stop() -> None:
