@@ -79,10 +79,10 @@ def compare(
 ) -> None:
     """Judge groups from a file, without a trainer; a stopped run goes on where it was.
 
-    INPUT has one JSON object a line: prompt (or input, conversation_history), answers (or responses, response_objs; each
-    a text, an object with text, or a Response), and if wanted id (or group_id, question_id), principle,
-    expected_rubric_ids. OUTPUT gets id, line, rewards, members and more for each, in order of completion; groups that
-    fail go to OUTPUT with .failed before its suffix. See docs/compare.md.
+    INPUT has one JSON object a line: prompt (or input, conversation_history), answers (or responses, response_objs;
+    each a text, an object with text, or a Response), and if wanted id (or group_id, question_id), principle,
+    expected_rubric_ids. OUTPUT gets id, line, rewards, members and more for each, in order of completion; groups
+    that fail go to OUTPUT with .failed before its suffix. See docs/compare.md.
 
     Exit codes: 0 all judged, 1 some failed, 2 cannot start (OUTPUT of other settings, too), 130 stopped.
     """
