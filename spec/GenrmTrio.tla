@@ -565,7 +565,7 @@ NextCall(k) == CHOOSE n \in 1 .. Cardinality(UsedCalls(k)) + 1 :
 (***************************************************************************)
 
 \* A caller sends its /verify, or sends it again: every request can arrive twice, the second time perhaps without
-\* cookie and prefix. (Without a group id a request that comes after the verdict only starts another cohort.)
+\* cookie and prefix. (Only the first member's is ever doubled while it waits.) (Without a group id a request that comes after the verdict only starts another cohort.)
 Submit(m, n) ==
     LET w == WaiterOf(m, n)
         plain == n > 1 /\ May("plain duplicate")
@@ -578,7 +578,7 @@ Submit(m, n) ==
        /\ caller[m].st = "verify"
        /\ Grouped(m[1]) \/ ~ IsOutcome(caller[m].told)
        /\ w \notin DOMAIN core.waiting
-       /\ n > 1 => WaiterOf(m, n - 1) \in DOMAIN core.waiting
+       /\ n > 1 => (m[2] = 0 /\ WaiterOf(m, n - 1) \in DOMAIN core.waiting)
        /\ Act(r, "Submit", [waiter |-> w, session |-> s, episode |-> ep, cohort |-> KeyOf(m),
                             index |-> m[2], answer |-> caller[m].ans])
        /\ caller' = IF reply[1] = "told" THEN [heard EXCEPT ![m].told = reply[2], ![m].via = IF s = None THEN @ ELSE s[3]] ELSE heard
