@@ -4,7 +4,9 @@
 set -eu
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
-for candidate in "${PYTHON:-python3}" python3 python3.14 python3.13 python3.12 python3.11; do
+# An interpreter that was asked for by name is taken or refused; another one would be a surprise.
+if [ -n "${PYTHON:-}" ]; then set -- "$PYTHON"; else set -- python3 python3.14 python3.13 python3.12 python3.11; fi
+for candidate in "$@"; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null; then
         exec "$candidate" "$root/tools/setup.py"
     fi

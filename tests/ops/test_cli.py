@@ -127,6 +127,12 @@ def test_inspect_says_when_there_is_nothing(tmp_path: Path) -> None:
     assert "there is no checkpoint here" in done.stdout
 
 
+def test_inspect_of_a_missing_folder_is_one_line(tmp_path: Path) -> None:
+    done = run("inspect", str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"genrm-trio: {tmp_path / 'none'}: there is no such folder\n"
+
+
 def test_the_demo_plays_real_cohorts_without_a_terminal() -> None:
     done = run("demo", "--cohorts", "2")
     assert done.returncode == 0, done.stderr

@@ -154,6 +154,23 @@ def test_a_bad_variable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "port, set by GENRM_TRIO_PORT: " in refused(tmp_path, JUDGE)
 
 
+def test_a_bad_flag_is_named_as_a_flag(tmp_path: Path) -> None:
+    assert ": --port: Input should be" in refused(tmp_path, JUDGE, port=70000)
+
+
+def test_a_value_where_a_section_belongs_is_said_with_the_way_out(tmp_path: Path) -> None:
+    said = refused(tmp_path, "judge: http://sesame\n")
+    assert "judge: is a section; its settings stand under it, as in judge.base_url" in said
+    assert "sesame" not in said
+    assert "as in checkpoint.enabled" in refused(tmp_path, "checkpoint: true\n")
+
+
+def test_a_name_that_is_like_no_other_gets_no_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused(tmp_path, "qqqq: 1\n").endswith("unknown field qqqq")
+    monkeypatch.setenv("GENRM_TRIO_ZZZZ", "1")
+    assert refused(tmp_path, JUDGE).endswith("GENRM_TRIO_ZZZZ names no setting")
+
+
 def test_several_problems_are_one_message(tmp_path: Path) -> None:
     said = refused(tmp_path, "port: -1\nmax_connections: 0\nprot: 1\n")
     assert said.splitlines()[0].endswith("config.yaml: 3 problems")

@@ -59,6 +59,12 @@ def test_no_python_at_all_is_named_too(tmp_path: Path) -> None:
     assert "found no python3" in done.stderr
 
 
+def test_a_python_that_was_asked_for_is_never_replaced_by_another() -> None:
+    done = run_setup({**os.environ, "PYTHON": "/nonexistent/python"})
+    assert done.returncode == 1
+    assert "found no /nonexistent/python" in done.stderr
+
+
 def test_a_python_without_ensurepip_names_debians_package(tmp_path: Path) -> None:
     starter = """
 import importlib.util, runpy, sys

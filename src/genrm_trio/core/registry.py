@@ -111,7 +111,8 @@ class Registry(State):
             return None
         mark = group.watermark
         if mark.prompt != sub.prompt:
-            return Refused("inconsistent_prompt", f"inconsistent prompt or principle for group {name!r}")
+            text = f"inconsistent prompt or principle for group {name!r}"
+            return Refused("inconsistent_prompt", f"{text}: a group keeps its prompt; use another _ng_group_id")
         if sub.cohort.attempt < mark.attempt:
             return _superseded_request(name, sub.cohort.attempt, mark.attempt)
         return None

@@ -100,6 +100,8 @@ def inspect(
     """Show what a checkpoint holds and check its digests; exit code 1 when a restore would refuse it."""
     from genrm_trio.checkpoints.inspection import inspect_checkpoint  # noqa: PLC0415 - as above
 
+    if not directory.is_dir():
+        raise StartupError(f"{directory}: there is no such folder")
     parts = inspect_checkpoint(directory)
     for part in parts:
         for name, value in part.rows():

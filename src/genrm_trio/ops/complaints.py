@@ -6,7 +6,7 @@ part of a message.
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import get_args
 
 from pydantic import BaseModel, SecretStr
@@ -40,14 +40,27 @@ def one_message(origin: str, problems: list[str]) -> str:
     return "\n".join([f"{origin}: {len(problems)} problems", *(f"  - {problem}" for problem in problems)])
 
 
-def said(error: ErrorDetails) -> str:
-    """Put one of pydantic's errors into words: which field, what is wrong, and what stood there unless secret."""
+NEAR_ENOUGH = 0.6
+"""How alike two names must be, of 1, before one is taken for a slip of the other."""
+
+
+def said(error: ErrorDetails, flags: Collection[str] = ()) -> str:
+    """Put one of pydantic's errors into words: which field, what is wrong, and what stood there unless secret.
+
+    `flags` are the fields that flags of the command line set.
+    """
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return _unknown(path, _known_fields(Settings))
+    if error["type"] in {"model_type", "model_attributes_type"} and (within := _models_at(error["loc"])):
+        names = within[0].model_fields
+        example = "base_url" if "base_url" in names else next(iter(names))
+        return f"{path}: is a section; its settings stand under it, as in {path}.{example}"
     reason = error["msg"].removeprefix("Value error, ")
     variable = ENV_PREFIX + path.replace(".", ENV_NESTING).upper()
-    if variable in {name.upper() for name in os.environ}:
+    if path in flags:
+        path = f"--{path.replace('_', '-')}"
+    elif variable in {name.upper() for name in os.environ}:
         path = f"{path}, set by {variable}"
     value = error["input"]
     holds_secret = _is_secret(error["loc"]) or error["loc"][-1] == "base_url"  # which may hold a password
@@ -57,10 +70,9 @@ def said(error: ErrorDetails) -> str:
 
 
 def _unknown(path: str, known: Iterable[str]) -> str:
-    """Name an unknown field and the nearest known one."""
-    names = sorted(known)
-    near = difflib.get_close_matches(path, names, n=1, cutoff=0.0)
-    return f"unknown field {path}; the nearest known one is {near[0]}"
+    """Name an unknown field, and the nearest known one when it is near."""
+    near = difflib.get_close_matches(path, sorted(known), n=1, cutoff=NEAR_ENOUGH)
+    return f"unknown field {path}" + (f"; the nearest known one is {near[0]}" if near else "")
 
 
 def _sections(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
@@ -97,6 +109,15 @@ def _is_secret(location: tuple[int | str, ...]) -> bool:
     return secret or bool(models)
 
 
+def _models_at(location: tuple[int | str, ...]) -> list[type[BaseModel]]:
+    """Return the settings groups that may stand at an error's place."""
+    models: list[type[BaseModel]] = [Settings]
+    for part in location:
+        if isinstance(part, str):
+            models = [section for m in models if part in m.model_fields for section in _sections(m, part)]
+    return models
+
+
 def _leaves(kind: object) -> list[object]:
     """Return a type and everything inside its brackets."""
     return [kind, *(leaf for inner in get_args(kind) for leaf in _leaves(inner))]
@@ -110,5 +131,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
     for name in sorted(environ):
         upper = name.upper()
         if upper.startswith(ENV_PREFIX) and upper not in known | NOT_SETTINGS and not upper.startswith(free_form):
-            near = difflib.get_close_matches(upper, sorted(known), n=1, cutoff=0.0)
-            raise StartupError(f"environment variable {name} names no setting; the nearest known one is {near[0]}")
+            bare = sorted(variable.removeprefix(ENV_PREFIX) for variable in known)
+            near = difflib.get_close_matches(upper.removeprefix(ENV_PREFIX), bare, n=1, cutoff=NEAR_ENOUGH)
+            hint = f"; the nearest known one is {ENV_PREFIX}{near[0]}" if near else ""
+            raise StartupError(f"environment variable {name} names no setting{hint}")

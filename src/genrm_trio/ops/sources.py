@@ -101,7 +101,7 @@ def _validated(document: Mapping[str, object], origin: str, flags: Mapping[str, 
     try:
         return Layered(**given)  # type: ignore[arg-type]  # names and values are checked by the model itself
     except ValidationError as error:
-        raise StartupError(one_message(origin, [said(e) for e in error.errors(include_url=False)])) from None
+        raise StartupError(one_message(origin, [said(e, given) for e in error.errors(include_url=False)])) from None
     except SettingsError as error:
         raise StartupError(f"{ENV_PREFIX}* in the environment: {error}") from None
 

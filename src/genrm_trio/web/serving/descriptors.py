@@ -22,7 +22,10 @@ class DescriptorLimit:
     @property
     def text(self) -> str:
         """One line for the log and for people."""
-        return f"limit of open files is {self.limit}, the configured bounds need {self.needed}"
+        return (
+            f"limit of open files is {self.limit}, the configured bounds need {self.needed}: raise it "
+            f"(ulimit -n {self.needed}, or LimitNOFILE={self.needed} in the systemd unit), or lower max_connections"
+        )
 
 
 def raise_descriptor_limit(connections: int) -> DescriptorLimit:
