@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import yaml
@@ -52,6 +53,11 @@ def test_a_wrong_argument_is_a_usage_error() -> None:
     done = run("config", "--confg", "x")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_told() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"genrm-trio {version('genrm-trio')}\n")
 
 
 def test_without_a_command_the_commands_are_listed() -> None:

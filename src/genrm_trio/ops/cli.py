@@ -5,6 +5,7 @@ traceback, and exits with 2 (contract 13).
 """
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -29,8 +30,19 @@ app = typer.Typer(
 Config = Annotated[Path | None, typer.Option("--config", help="YAML file with the settings.", metavar="FILE")]
 
 
+def show_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        typer.echo(f"genrm-trio {version('genrm-trio')}")
+        raise typer.Exit
+
+
 @app.callback()
-def commands() -> None:
+def commands(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """A cohort reward server for RL training: holds N rollouts, has a judge compare them, publishes N rewards."""
 
 

@@ -5,6 +5,8 @@ with the recorded judge, and the trainer of `trainer` plays whole cohorts agains
 an operator would want to know: how well the rewards recover the order that another judge gave to the same answers.
 """
 
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,14 +36,15 @@ PLAYED: Final[tuple[tuple[Aggregator, Strategy], ...]] = (
     ("win_rate", "all_pairs"),
 )
 CALLS: Final = {"circular": EXAMPLE_MEMBERS, "all_pairs": EXAMPLE_MEMBERS * (EXAMPLE_MEMBERS - 1) // 2}
+TITLE_WIDTH: Final = 80
 PLAIN_WIDTH: Final = 108
 """Columns of the output when there is no terminal to ask."""
 
 WHAT_NEXT: Final = """[bold]What to do next[/bold]
-  genrm-trio serve                      the same server, on port 8700, still with the recorded judge
-  genrm-trio serve --config FILE        your own judge; docs/configuration.md lists the settings
-  genrm-trio config                     the settings in force
-  genrm-trio compare INPUT OUTPUT       judge groups from a file, without a trainer
+  {command} serve                 the same server, on port 8700, still with the recorded judge
+  {command} serve --config FILE   your own judge; docs/configuration.md lists the settings
+  {command} config                the settings in force
+  {command} compare INPUT OUTPUT  judge groups from a file, without a trainer
 The recorded judge only knows the shipped rows: to anything else it says so, it never makes up a score."""
 
 
@@ -86,8 +89,22 @@ def demo(*, seed: int, limit: int | None = None, console: Console | None = None)
         console.print(_cohort_table(number, runs))
     console.print(_summary(runs))
     console.print(_reading(runs))
-    console.print(WHAT_NEXT)
+    console.print(WHAT_NEXT.format(command=_command()), soft_wrap=True)
     return runs
+
+
+def _command() -> str:
+    """Return the command as it was called, so that what is shown can be copied."""
+    called = Path(sys.argv[0])
+    if called.name != "genrm-trio":
+        return "python -m genrm_trio"
+    return called.name if shutil.which(called.name) == str(called) else str(called)
+
+
+def _cut(text: str, width: int = TITLE_WIDTH) -> str:
+    """Return a text on one line, cut with an ellipsis."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1].rstrip()}…"
 
 
 async def _run(aggregator: Aggregator, strategy: Strategy, rows: Sequence[Row], seed: int, console: Console) -> Run:
@@ -134,8 +151,7 @@ def _shown(title: str, rows: Sequence[Row], console: Console) -> Iterator[Listen
 def _cohort_table(number: int, runs: Sequence[Run]) -> Table:
     """Show one cohort: each model with GPT-4's score and its reward in each configuration, best first."""
     row = runs[0].cohorts[number].row
-    prompt = " ".join(row.prompt.split())
-    table = Table(title=f"{number + 1}. {prompt[:80]}", title_justify="left")
+    table = Table(title=f"{number + 1}. {_cut(row.prompt)}", title_justify="left")
     table.add_column("model")
     for name in ("GPT-4's\nscore", *(run.heading for run in runs)):
         table.add_column(name, justify="right")
