@@ -9,6 +9,7 @@ from spec.tools.replay import Divergence
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.outcome import JSON
 from genrm_trio.core.record import Rebuild, StateRefused
+from genrm_trio.core.registry import Registry
 from genrm_trio.core.state import Limits
 
 Record = tuple[str, EpisodeId, JSON]
@@ -36,8 +37,15 @@ class Checkpoint:
             rebuild.add(episode, session, json.loads(json.dumps(state)))
         return rebuild
 
-    def refused(self, reason: str) -> None:
-        """See that it is refused when it is damaged in this way. Sessions without an outcome are damaged otherwise."""
+    def refused(self, reason: str, registry: Registry) -> None:
+        """See that a restore is refused for this reason."""
+        if reason != "not empty":
+            self._refused_damaged(reason)
+        elif registry.restore_refused() is None:
+            raise Divergence("a process that holds something would take a restore")
+
+    def _refused_damaged(self, reason: str) -> None:
+        """Damage it in this way; sessions without an outcome are damaged otherwise."""
         session, episode, state = next((one for one in self._records if one[2]), self._records[0])
         changed: dict[str, Any] = dict(state) if isinstance(state, dict) else {}
         if not changed:

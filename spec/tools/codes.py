@@ -58,7 +58,7 @@ class Codes:
         self.rewards: list[Value] = []
         self._numbers: dict[Value, int] = {}
         self._failures: dict[str, Value] = {}
-        self._by_cohort: dict[Key, Value] = {}
+        self._by_cohort: dict[Value, Value] = {}
         self._cohorts: dict[str, Key] = {}
 
     # -- from the spec to the code ---------------------------------------------------------------------
@@ -132,9 +132,12 @@ class Codes:
     def reward(self, fields: Mapping[str, Any]) -> Value:
         return self.rewards[int(fields["reward"])]
 
-    def judge_failure(self, key: str, text: str | None) -> Value:
+    def saved_cohort(self, group: str, attempt: int) -> Key:
+        return group, attempt
+
+    def judge_failure(self, cohort: Value, text: str | None) -> Value:
         if text is None:
-            return self._by_cohort[self.cohort(key)]
+            return self._by_cohort[cohort]
         found = re.match(r"[^;]*", text)
         assert found is not None, "a text may be empty"
         return self._failures[found[0]]
@@ -145,6 +148,6 @@ class Codes:
             case Rewarded(fields):
                 return self.reward(fields)
             case JudgeFailed(text):
-                return self.judge_failure("", text)
+                return self.judge_failure((), text)
             case CohortFailed(code):
                 return "cohort", code

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from spec.tools.checkpoint import Checkpoint
 from spec.tools.codes import PROMPT, Codes, Constants
 from spec.tools.graph import Event, State
-from spec.tools.projection import projected
+from spec.tools.projection import due, projected
 from spec.tools.replay import Taken
 
 from genrm_trio.core.cohort import Cohort
@@ -27,9 +27,9 @@ class CoreTarget:
 
     def __init__(self, constants: Constants, initial: State) -> None:
         self.codes = Codes(constants)
+        self._events: list[CodeEvent] = []
         self.registry = self._fresh()
         self.checkpoint = Checkpoint(constants.limits)
-        self._events: list[CodeEvent] = []
         self._answers: dict[int, Answer] = {}
         self._numbers: dict[Value, int] = {}
         for session, opened in pairs_of(initial.core["session"]):
@@ -54,6 +54,9 @@ class CoreTarget:
 
     def core(self) -> Map:
         return projected(self.registry, self.codes)
+
+    def due(self) -> dict[str, list[Value]]:
+        return due(self.registry, self.codes)
 
     # -- what the Registry calls -----------------------------------------------------------------------
 
@@ -152,7 +155,7 @@ class CoreTarget:
         self.checkpoint.clear()
 
     def refuse_restore(self, a: Map) -> None:
-        self.checkpoint.refused(a["reason"])
+        self.checkpoint.refused(a["reason"], self.registry)
         self.registry.refuse_restore(NOW, a["reason"])
 
     # -- retires ---------------------------------------------------------------------------------------

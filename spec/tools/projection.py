@@ -1,4 +1,6 @@
-"""The Registry's state as the value that the spec's variable `core` has."""
+"""The Registry's state as the value that the spec's variable `core` has, and what it says is due."""
+
+import math
 
 from spec.tools.codes import Codes
 
@@ -46,6 +48,15 @@ def projected(registry: Registry, codes: Codes) -> Map:
     )
 
 
+def due(registry: Registry, codes: Codes) -> dict[str, list[Value]]:
+    """What time could make due from here on: by action, in the order in which it goes."""
+    return {
+        "Expire": [codes.cohort(key) for key in registry.due_cohorts(math.inf)],
+        "ExpireWatermark": [codes.group(name) for name in registry.due_watermarks(math.inf)],
+        "ExpireSession": [codes.session(session) for session in registry.due_sessions(math.inf)],
+    }
+
+
 def _cohort(cohort: Cohort, codes: Codes) -> Value:
     slots = range(cohort.size)
     members = cohort.members
@@ -63,4 +74,10 @@ def _waiter(registry: Registry, number: int, codes: Codes) -> Value:
     waiter = registry.waiters[number]
     index = registry.cohorts[waiter.cohort].waiters[number]
     session = codes.session(waiter.session) if waiter.session is not None else ()
-    return record(k=codes.cohort(waiter.cohort), i=index, s=session)
+    return record(
+        k=codes.cohort(waiter.cohort),
+        i=index,
+        s=session,
+        asked=codes.session(waiter.asked) if waiter.asked is not None else (),
+        ep=codes.episode(waiter.episode.key) if waiter.episode is not None else (),
+    )

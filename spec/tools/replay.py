@@ -5,7 +5,7 @@ outcome down, a rollout starts over) change nothing that the code could see.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -43,6 +43,9 @@ class Target(Protocol):
     def core(self) -> Map:
         """The state of its core."""
 
+    def due(self) -> Mapping[str, Sequence[Value]]:
+        """What time could make due: by action, in the order in which it goes."""
+
 
 Fresh: TypeAlias = Callable[[], AbstractAsyncContextManager[Target]]
 """Makes a target in the spec's initial state, for one walk."""
@@ -78,7 +81,8 @@ async def follow(graph: Graph, walk: Walk, target: Target) -> None:
     for position, number in enumerate(walk):
         edge = graph.edges[number]
         event, before, after = graph.events[edge.event], graph.states[edge.source], graph.states[edge.target]
-        wrong = compare(event, before, after, await target.take(event), target)
+        taken = await target.take(event)
+        wrong = compare(event, before, after, taken, target) or _due(graph, edge.target, target.due())
         if wrong is not None:
             way = "\n".join(f"{n:3} {graph.events[graph.edges[e].event]}" for n, e in enumerate(walk[: position + 1]))
             raise Divergence(f"{wrong}\nafter\n{way}")
@@ -93,6 +97,27 @@ def compare(event: Event, before: State, after: State, taken: Taken, target: Tar
     if core != after.core:
         return f"the states differ: {difference(after.core, core)}"
     return _told(before, after, taken, target.codes)
+
+
+QUIET = frozenset(("idle", "restored"))
+"""Phases of the spec's world in which nothing is left out of its graph."""
+
+
+def _due(graph: Graph, state: int, due: Mapping[str, Sequence[Value]]) -> str | None:
+    """Whether the code says that goes by age what the spec lets go, and nothing else."""
+    if graph.states[state].world["phase"] not in QUIET:
+        return None
+    offered: dict[str, set[Value]] = {name: set() for name in due}
+    for number in graph.leaving[state]:
+        event = graph.events[graph.edges[number].event]
+        if event.name in offered:
+            offered[event.name] |= set(event.args.values()) if isinstance(event.args, Map) else set()
+    for name in ("Expire", "ExpireWatermark"):
+        if offered[name] != set(due[name][:1]):
+            return f"{name}: the spec has {offered[name]}, the code {due[name]}"
+    # The spec's callers keep some sessions in use for a while.
+    more = offered["ExpireSession"] - set(due["ExpireSession"])
+    return f"ExpireSession: the spec has {more} as well, the code {due['ExpireSession']}" if more else None
 
 
 def _told(before: State, after: State, taken: Taken, codes: Codes) -> str | None:

@@ -14,7 +14,7 @@ from spec.tools.checkpoint import Checkpoint
 from spec.tools.codes import PROMPT, Codes, Constants
 from spec.tools.core_target import with_episodes
 from spec.tools.graph import Event, State
-from spec.tools.projection import projected
+from spec.tools.projection import due, projected
 from spec.tools.replay import Divergence, Taken
 
 from genrm_trio.core.identity import EpisodeId
@@ -179,6 +179,9 @@ class TrioTarget:
     def core(self) -> Map:
         return projected(self._server.registry, self.codes)
 
+    def due(self) -> dict[str, list[Value]]:
+        return due(self._server.registry, self.codes)
+
     def _heard(self, event: Event, episodes: dict[str, EpisodeId]) -> SpecEvent | None:
         heard = [with_episodes(spec_event(one, self.codes), self.codes, episodes) for one in self._process.events]
         if event.name not in ACTIONS:
@@ -332,7 +335,7 @@ class TrioTarget:
         self.checkpoint.clear()
 
     async def refuse_restore(self, a: Map) -> None:
-        self.checkpoint.refused(a["reason"])
+        self.checkpoint.refused(a["reason"], self._server.registry)
         self._server.registry.refuse_restore(self._server.now(), a["reason"])
 
     # -- retires ---------------------------------------------------------------------------------------

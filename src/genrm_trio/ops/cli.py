@@ -27,6 +27,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+traces = typer.Typer(no_args_is_help=True)
+app.add_typer(traces, name="trace", help="Look at what serve --trace FILE wrote.")
+
 Config = Annotated[Path | None, typer.Option("--config", help="YAML file with the settings.", metavar="FILE")]
 
 
@@ -127,6 +130,16 @@ def inspect(
         typer.echo()
     if any(part.damaged for part in parts):
         sys.exit(FAILED)
+
+
+@traces.command("check")
+def check_trace(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What serve --trace FILE wrote.")],
+) -> None:
+    """Have TLC check that a server did what the formal spec says; exit code 1 when it did not."""
+    from genrm_trio.ops.trace_check import check_file  # noqa: PLC0415 - as above
+
+    sys.exit(check_file(file))
 
 
 @app.command("demo")

@@ -162,8 +162,10 @@ def _build(
     trace: TraceFile | None,
 ) -> House:
     """Put the rooms together; nothing runs yet."""
-    watch, hold = CohortWatch(metrics), options.await_restore
-    server = Server(assembly.policy(settings), judge, observer=watch, trace=trace, await_restore=hold)
+    watch, hold, policy = CohortWatch(metrics), options.await_restore, assembly.policy(settings)
+    if trace is not None:
+        trace.begin(policy.limits)
+    server = Server(policy, judge, observer=watch, trace=trace, await_restore=hold)
     control = assembly.control(settings, server, checkpoint_trouble) if settings.checkpoint.enabled else None
     app = WebApp(
         server,

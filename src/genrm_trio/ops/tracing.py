@@ -1,7 +1,7 @@
 """`--trace FILE`: every action of the core as one line, in order, for `genrm-trio trace check`.
 
-A line is a JSON object: `event` is the action's name, then `args` and `reply`. Writing is buffered; `flush` is
-called now and then by a task, and at the end.
+A line is a JSON object: `event` is the action's name, then `args` and `reply`. The first line is `Init`, with what a
+check has to know of the server. Writing is buffered; `flush` is called now and then by a task, and at the end.
 """
 
 import json
@@ -14,6 +14,8 @@ import msgspec
 import structlog
 import trio
 
+from genrm_trio.core.outcome import JSON
+from genrm_trio.core.state import Limits
 from genrm_trio.core.trace import Event
 from genrm_trio.ops.complaints import StartupError
 
@@ -38,6 +40,14 @@ class TraceFile:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._given_up = False
+
+    def begin(self, limits: Limits) -> None:
+        """Write the first line."""
+        bounds: dict[str, JSON] = {
+            "cohort_size": limits.cohort_size,
+            "max_terminal_cohorts": limits.max_terminal_cohorts,
+        }
+        self(Event("Init", bounds, None))
 
     def __call__(self, event: Event) -> None:
         """Write one event; the hook of the Registry."""

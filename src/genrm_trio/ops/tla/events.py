@@ -38,13 +38,16 @@ class Names(Protocol):
     def cohort(self, key: str, /) -> Value:
         """A cohort, by its key."""
 
+    def saved_cohort(self, group: str, attempt: int, /) -> Value:
+        """The cohort that a group's exported state belongs to."""
+
     def answer(self, digest: str, /) -> int:
         """An answer, never 0."""
 
     def reward(self, fields: Mapping[str, Any], /) -> Value:
         """A member's result: a sequence whose first element is "reward"."""
 
-    def judge_failure(self, key: str, text: str | None, /) -> Value:
+    def judge_failure(self, cohort: Value, text: str | None, /) -> Value:
         """A cohort's judge failure: a sequence whose first element is "judge". The text is not always known."""
 
 
@@ -76,21 +79,21 @@ def _submit(names: Names, args: Args, reply: Any) -> Pair:
         answer=names.answer(args["answer"]),
     )
     answered = record(
-        reply=_submit_reply(names, args["cohort"], reply["reply"]),
+        reply=_submit_reply(names, names.cohort(args["cohort"]), reply["reply"]),
         evicted=_set(names.cohort, reply["evicted"]),
         superseded=_set(names.cohort, reply["superseded"]),
     )
     return asked, answered
 
 
-def _submit_reply(names: Names, key: str, reply: Mapping[str, Any]) -> Value:
+def _submit_reply(names: Names, cohort: Value, reply: Mapping[str, Any]) -> Value:
     if "waits" in reply:
         return ("waits",)
     if "refused" in reply:
         return "refused", reply["refused"]
     told = reply["told"]
     if told == "judge_failed":
-        return "told", names.judge_failure(key, None)
+        return "told", names.judge_failure(cohort, None)
     if isinstance(told, str):
         return "told", ("cohort", told)
     return "told", names.reward(told)
@@ -102,8 +105,8 @@ def _judged(names: Names, args: Args, reply: Any) -> Pair:
 
 
 def _judge_failed(names: Names, args: Args, reply: Any) -> Pair:
-    failure = names.judge_failure(args["cohort"], None)
-    return record(cohort=names.cohort(args["cohort"]), failure=failure), NONE
+    cohort = names.cohort(args["cohort"])
+    return record(cohort=cohort, failure=names.judge_failure(cohort, None)), NONE
 
 
 def _publish(names: Names, args: Args, reply: Any) -> Pair:
@@ -133,12 +136,9 @@ def state_of(names: Names, state: Mapping[str, Any]) -> Value:
     """A session's exported state; NONE when it has no outcome to keep."""
     if not state:
         return NONE
-    cohort = names.cohort(saved_cohort_key(state))
-    outcome = (
-        names.reward(state["result"])
-        if "result" in state
-        else names.judge_failure(saved_cohort_key(state), state["failure"])
-    )
+    cohort = names.saved_cohort(state["group_id"], state["group_attempt"])
+    rewarded = "result" in state
+    outcome = names.reward(state["result"]) if rewarded else names.judge_failure(cohort, state["failure"])
     return record(
         k=cohort,
         i=state["rollout_index"],
@@ -146,11 +146,6 @@ def state_of(names: Names, state: Mapping[str, Any]) -> Value:
         outcome=outcome,
         newest=state["newest_attempt"],
     )
-
-
-def saved_cohort_key(state: Mapping[str, Any]) -> str:
-    """The key of the cohort that an exported state belongs to, without the suffixes of contract 5.3."""
-    return f"group_id::{state['group_id']}::group_attempt::{state['group_attempt']}"
 
 
 def _export(names: Names, args: Args, reply: Any) -> Pair:
@@ -167,7 +162,7 @@ def _restore(names: Names, args: Args, reply: Any) -> Pair:
         state = state_of(names, saved["state"])
         states[names.session(saved["session"])] = record(ep=names.episode(saved["episode"]), state=state)
         if state != NONE:
-            order[names.cohort(saved_cohort_key(saved["state"]))] = None
+            order[names.saved_cohort(saved["state"]["group_id"], saved["state"]["group_attempt"])] = None
     return record(states=function(states.items()), order=tuple(order)), NONE
 
 

@@ -100,8 +100,8 @@ def _pairs(end: str, marks: tuple[str, str], take: Callable[[], str]) -> list[tu
         if take() != arrow:
             raise ValueError(f"a pair of a function needs {arrow!r}")
         found.append((key, _value(take(), take)))
-        if (token := take()) == between:
-            token = take()
+        if (token := take()) == between and (token := take()) == end:
+            raise ValueError(f"a pair of a function is missing behind {between!r}")
     return found
 
 
