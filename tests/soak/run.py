@@ -19,19 +19,20 @@ from tests.support.server_process import ServerProcess, servers, settings_for
 
 WARM_UP: Final = 0.4
 """The part of a generation that comes before the first reading."""
-WIDTH: Final = 24
+WIDTH: Final = 12
 JUDGE_CALLS: Final = 16
 SAVED_COHORTS: Final = 25
 CHECKPOINTS: Final = 3
 """In each generation, besides the one that the next is restored from."""
-GROWTH_MB: Final = 6.0
-"""How much more than after the warm-up counts as flat: what an allocator's pages come and go by."""
+GROWTH_MB: Final = 12.0
+"""How much more than after the warm-up counts as flat: garbage in reference cycles lies until the next full collection,
+which comes when a quarter of what was alive at the last one has been made anew."""
 SPARE_DESCRIPTORS: Final = JUDGE_CALLS + 2
 """Kept connections to the judge, and our own."""
 QUIET_S: Final = 30.0
 EMPTY: Final = ("waiting_verifies", "held_members", "open_sessions", "judge_calls_in_flight", "judge_calls_waiting")
 SETTINGS: Final = {
-    "cohort_collection_timeout_s": 5.0,
+    "cohort_collection_timeout_s": 10.0,
     "cohort_result_ttl_s": 60.0,
     "max_terminal_cohorts": 128,
     "session_idle_ttl_s": 600.0,

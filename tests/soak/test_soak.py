@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.soak.endings import ENDINGS
 from tests.soak.run import soak
 
-VERIFIES = 6000
+VERIFIES = 5000
 
 
 async def test_memory_and_descriptors_stay_flat(tmp_path: Path) -> None:
