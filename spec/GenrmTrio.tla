@@ -55,7 +55,8 @@ IsIn(x, seq) == \E j \in DOMAIN seq : seq[j] = x
 (* marks    the watermarks, least recently used first: [g, a, installed]   *)
 (* session  open session -> [ep, claimed, ending]; ep = <<rollout, number>> *)
 (* record   session -> [k, i, late]: the member that it backs              *)
-(* waiting  waiter -> [k, i, s]: what it waits for, and its session        *)
+(* waiting  waiter -> [k, i, s, asked, ep]: what it waits for, its open     *)
+(*            session, and the session and episode that it came with       *)
 (* open     whether admission is open                                      *)
 (* exporting, exported   the open checkpoint's export: begun; of whom      *)
 (* retired  rollout -> newest retired episode attempt                      *)
@@ -194,11 +195,13 @@ FailCohort(c, k, failure) ==
 Use(c, s, ep) ==
     IF s \in DOMAIN c.session /\ ep \in {None, c.session[s].ep} THEN [c EXCEPT !.session[s].claimed = TRUE] ELSE c
 
-Stale(c, s, ep) ==
+Retired(c, s, ep) ==
     \/ s \in DOMAIN c.refused
-    \/ /\ ep # None
-       /\ \/ ep[1] \in DOMAIN c.retired /\ ep[2] <= c.retired[ep[1]]
-          \/ s \in DOMAIN c.session /\ c.session[s].ep[1] = ep[1] /\ ep[2] < c.session[s].ep[2]
+    \/ ep # None /\ ep[1] \in DOMAIN c.retired /\ ep[2] <= c.retired[ep[1]]
+\* Its attempt was retired, or its session has moved on to a later one.
+Stale(c, s, ep) ==
+    \/ Retired(c, s, ep)
+    \/ ep # None /\ s \in DOMAIN c.session /\ c.session[s].ep[1] = ep[1] /\ ep[2] < c.session[s].ep[2]
 
 ------------------------------------------------------------------------------
 (* Submit: contract 5.2, from the sixth check on. *)
@@ -207,15 +210,18 @@ Replied(reply, evicted, superseded) == [reply |-> reply, evicted |-> evicted, su
 Waits == <<"waits">>
 Refused(code) == <<"refused", code>>
 
-Wait(c, w, k, i, s) == [c EXCEPT !.waiting = Put(@, w, [k |-> k, i |-> i, s |-> IF s \in DOMAIN c.session THEN s ELSE None])]
+\* `by`: the session and the episode that the request came with.
+Wait(c, w, k, i, by) ==
+    [c EXCEPT !.waiting = Put(@, w, [k |-> k, i |-> i, s |-> IF by.s \in DOMAIN c.session THEN by.s ELSE None,
+                                     asked |-> by.s, ep |-> by.ep])]
 
 \* Check 12: wait with the others, or be told what is stored. A record made after the export waits for resume.
-Attach(c, w, s, k, i) ==
-    LET d == Record_(c, s, k, i)
+Attach(c, w, by, k, i) ==
+    LET d == Record_(c, by.s, k, i)
         co == d.cohort[k]
-        late == s \in DOMAIN d.record /\ d.record[s].late /\ ~ (co.fail # None /\ co.fail[1] = "cohort")
+        late == by.s \in DOMAIN d.record /\ d.record[by.s].late /\ ~ (co.fail # None /\ co.fail[1] = "cohort")
     IN IF Active(co) \/ late
-       THEN [core |-> Wait(d, w, k, i, s), reply |-> Waits]
+       THEN [core |-> Wait(d, w, k, i, by), reply |-> Waits]
        ELSE [core |-> IF Mutant("ReplayStaysPending") THEN d ELSE [d EXCEPT !.cohort[k].pending = @ \ {i}],
              reply |-> <<"told", Told(co, i)>>]
 
@@ -223,19 +229,19 @@ NewCohort == [phase |-> "collecting", ans |-> [i \in Index |-> 0], out |-> [i \i
               fail |-> None, pending |-> {}]
 
 \* Checks 9 to 14, for a cohort that is there.
-Join(c, w, s, k, i, answer) ==
+Join(c, w, by, k, i, answer) ==
     LET co == c.cohort[k]
         taken == [c EXCEPT !.cohort[k].ans[i] = answer]
     IN IF co.phase = "failed" THEN
-            IF co.ans[i] # 0 THEN Attach(c, w, s, k, i)
+            IF co.ans[i] # 0 THEN Attach(c, w, by, k, i)
             ELSE IF co.fail[1] = "cohort" THEN [core |-> c, reply |-> <<"told", co.fail>>]
-            ELSE Attach(taken, w, s, k, i)
+            ELSE Attach(taken, w, by, k, i)
        ELSE IF co.ans[i] # 0 THEN
             IF co.ans[i] # answer /\ ~ Mutant("DigestIgnored")
             THEN [core |-> c, reply |-> Refused("different_response")]
-            ELSE Attach(c, w, s, k, i)
+            ELSE Attach(c, w, by, k, i)
        ELSE IF co.phase # "collecting" THEN [core |-> c, reply |-> Refused("slot_closed")]
-       ELSE LET d == Wait(Record_(taken, s, k, i), w, k, i, s)
+       ELSE LET d == Wait(Record_(taken, by.s, k, i), w, k, i, by)
                 full == Members(d.cohort[k]) = Index
             IN [core |-> IF full THEN [d EXCEPT !.cohort[k].phase = "evaluating"] ELSE d, reply |-> Waits]
 
@@ -261,7 +267,7 @@ DoSubmit(c, w, s, ep, k, i, answer) ==
                     THEN [core |-> [failed.core EXCEPT !.waiting = marked.waiting], told |-> Empty] ELSE failed
            known == IF k \in DOMAIN heard.core.cohort THEN heard.core
                     ELSE [heard.core EXCEPT !.cohort = Put(@, k, NewCohort)]
-           joined == Join(known, w, s, k, i, answer)
+           joined == Join(known, w, [s |-> s, ep |-> ep], k, i, answer)
        IN Result(joined.core, Replied(joined.reply, evicted, older), heard.told)
 
 DoLeave(c, w) == Quiet([c EXCEPT !.waiting = Without(@, {w})], w \in DOMAIN c.waiting)
@@ -401,7 +407,7 @@ Restored(states, order) ==
                         [k |-> states[s].state.k, i |-> states[s].state.i, late |-> FALSE]]]
 DoRestore(c, states, order) ==
     LET r == Restored(states, order) IN
-    Quiet([r EXCEPT !.retired = c.retired, !.refused = c.refused, !.shut = c.shut], None)
+    Quiet([r EXCEPT !.retired = c.retired, !.refused = c.refused, !.shut = c.shut \ DOMAIN states], None)
 DoRefuseRestore(c, states, order) ==
     Quiet(IF Mutant("PartialRestore") THEN [Restored(states, order) EXCEPT !.open = c.open] ELSE c, None)
 
@@ -446,6 +452,18 @@ RetireAll(r, S) ==
              one == RetireSession(r.core, s)
          IN RetireAll([core |-> one.core, answered |-> r.answered \cup one.answered], S \ {s})
 
+\* A slot of a collecting cohort with a group id goes when nobody holds it any more.
+RECURSIVE FreeAll(_, _)
+FreeAll(c, S) ==
+    IF S = {} THEN c ELSE
+    LET x == CHOOSE x \in S : TRUE
+        frees == /\ x[1] \in DOMAIN c.cohort
+                 /\ Grouped(x[1][1])
+                 /\ c.cohort[x[1]].phase = "collecting"
+                 /\ c.cohort[x[1]].ans[x[2]] # 0
+                 /\ ~ HeldBy(c, x[1], x[2])
+    IN FreeAll(IF frees THEN DropMember(c, x[1], x[2]) ELSE c, S \ {x})
+
 DoRetire(c, episodes) ==
     LET sessions == {s \in DOMAIN c.session : \E e \in episodes : c.session[s].ep[1] = e[1] /\ c.session[s].ep[2] <= e[2]}
         rollouts == {e[1] : e \in episodes}
@@ -453,7 +471,13 @@ DoRetire(c, episodes) ==
         before(r) == IF r \in DOMAIN c.retired THEN c.retired[r] ELSE 0
         marked == [c EXCEPT !.retired = [r \in rollouts |-> IF before(r) > upto(r) THEN before(r) ELSE upto(r)] @@ @]
         all == RetireAll([core |-> marked, answered |-> {}], sessions)
-    IN Quiet(all.core, [ended |-> sessions, answered |-> all.answered])
+        \* Besides, the waits of those attempts that no open session carries.
+        d == all.core
+        left == IF Mutant("RetireMissesUnboundWaits") \/ Mutant("RetireWaitsForCohort") THEN {}
+                ELSE {w \in DOMAIN d.waiting : Retired(d, d.waiting[w].asked, d.waiting[w].ep)}
+        e == [d EXCEPT !.waiting = Without(@, left)]
+        free == {<<d.waiting[w].k, d.waiting[w].i>> : w \in left}
+    IN Quiet(FreeAll(e, free), [ended |-> sessions, answered |-> all.answered \cup left])
 
 \* Restored sessions outside the scope that nobody claimed go, and the members that only they backed.
 RECURSIVE DeleteAll(_, _)
@@ -564,13 +588,14 @@ NextCall(k) == CHOOSE n \in 1 .. Cardinality(UsedCalls(k)) + 1 :
 (* Part 3. The actions.                                                    *)
 (***************************************************************************)
 
-\* A caller sends its /verify, or sends it again: every request can arrive twice, the second time perhaps without
-\* cookie and prefix. (Only the first member's is ever doubled while it waits.) (Without a group id a request that comes after the verdict only starts another cohort.)
-Submit(m, n) ==
+\* A caller sends its /verify, or sends it again: every request can arrive twice. `as`: "own"; "plain" or "prefixed", a
+\* double (of the first member's only) that comes without its cookie, and without its prefix or with it; "old", one of
+\* before the restore that is still on its way. (Without a group id a request that comes after the verdict only starts
+\* another cohort.)
+Submit(m, n, as) ==
     LET w == WaiterOf(m, n)
-        plain == n > 1 /\ May("plain duplicate")
-        s == IF plain THEN None ELSE SessionOf(m)
-        ep == IF plain THEN None ELSE EpisodeOf(m)
+        s == IF as \in {"plain", "prefixed"} THEN None ELSE SessionOf(m)
+        ep == IF as = "plain" THEN None ELSE IF as = "old" THEN <<m, caller[m].ep - 1>> ELSE EpisodeOf(m)
         r == DoSubmit(core, w, s, ep, KeyOf(m), m[2], caller[m].ans)
         reply == r.reply.reply
         heard == Hear(r.told)
@@ -579,9 +604,13 @@ Submit(m, n) ==
        /\ Grouped(m[1]) \/ ~ IsOutcome(caller[m].told)
        /\ w \notin DOMAIN core.waiting
        /\ n > 1 => (m[2] = 0 /\ WaiterOf(m, n - 1) \in DOMAIN core.waiting)
+       /\ \/ as = "own" /\ (n > 1 => ~ May("plain duplicate"))
+          \/ as \in {"plain", "prefixed"} /\ n > 1 /\ May("plain duplicate")
+          \/ as = "old" /\ May("use") /\ n = 1 /\ caller[m].ep > 0
        /\ Act(r, "Submit", [waiter |-> w, session |-> s, episode |-> ep, cohort |-> KeyOf(m),
                             index |-> m[2], answer |-> caller[m].ans])
-       /\ caller' = IF reply[1] = "told" THEN [heard EXCEPT ![m].told = reply[2], ![m].via = IF s = None THEN @ ELSE s[3]] ELSE heard
+       /\ caller' = IF reply[1] = "told"
+                    THEN [heard EXCEPT ![m].told = reply[2], ![m].via = IF s = None THEN @ ELSE s[3]] ELSE heard
        /\ UNCHANGED world
 
 \* A disconnect. The member stays.
@@ -953,7 +982,7 @@ Some(st) == {{m} : m \in Slots} \cup {{m \in Slots : caller[m].st \in st}}
 WaiterIds == {<<m[1], m[2], n>> : m \in Slots, n \in 1 .. MaxWaiters * MaxAnswer}
 
 Next ==
-    \/ \E m \in Slots, n \in 1 .. MaxWaiters : Submit(m, n)
+    \/ \E m \in Slots, n \in 1 .. MaxWaiters, as \in {"own", "plain", "prefixed", "old"} : Submit(m, n, as)
     \/ \E w \in WaiterIds : Leave(w)
     \/ \E k \in Keys : ExpireCollection(k)
     \/ \E k \in Keys : Judged(k)

@@ -160,6 +160,7 @@ AtWatermark(m) == Grouped(m[1]) /\ (HasMark(core, m[1]) => Mark(core, m[1]).a <=
 Asks(m) == /\ Did("Submit")
            /\ SlotOf(ev'[2].waiter) = m
            /\ ev'[2].session # None
+           /\ ev'[2].episode = EpisodeOf(m)
            /\ ~ core.down
            /\ AtWatermark(m)
            /\ OneSession(m)
@@ -245,10 +246,12 @@ NoFalseConflictStep ==
            /\ ev'[3].reply[2] = "slot_closed" => (caller[m].ans > 1 \/ ~ OneSession(m))
 NoFalseConflict == [][NoFalseConflictStep]_vars
 
-\* A retire does not wait for a judge.
+\* A retire does not wait for a judge, and leaves nobody of its attempts waiting, with a session or without.
 RetireNeverWaitsForCohortStep ==
     Did("Retire") =>
-        \A w \in DOMAIN core.waiting : core.waiting[w].s \in ev'[3].ended => w \notin DOMAIN core'.waiting
+        \A w \in DOMAIN core.waiting :
+            (core.waiting[w].s \in ev'[3].ended \/ Retired(core', core.waiting[w].asked, core.waiting[w].ep))
+            => w \notin DOMAIN core'.waiting
 RetireNeverWaitsForCohort == [][RetireNeverWaitsForCohortStep]_vars
 
 \* A retire frees no slot under somebody else's request or session.
@@ -267,7 +270,8 @@ ReplayedSurvivesRetireStep ==
         \A k \in Retained : \A i \in Members(core.cohort[k]) :
             (k \notin DOMAIN core'.cohort \/ core'.cohort[k].ans[i] = 0) =>
                 \/ \E s \in Backers(core, k, i) : s \in ended
-                \/ \E w \in WaitersOf(core, k) : core.waiting[w].i = i /\ core.waiting[w].s \in ended
+                \/ \E w \in WaitersOf(core, k) :
+                    core.waiting[w].i = i /\ (core.waiting[w].s \in ended \/ (Did("Retire") /\ w \in ev'[3].answered))
 ReplayedSurvivesRetire == [][ReplayedSurvivesRetireStep]_vars
 
 \* A refused restore leaves the server as it was.

