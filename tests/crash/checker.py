@@ -11,7 +11,7 @@ from tests.support.gym import Outcome
 from tests.support.peer import Reply
 from tests.support.verdicts import AnswerMark, epoch_of
 
-AT_ONCE_S: Final = 2.5
+AT_ONCE_S: Final = 4.0
 """A replay takes milliseconds; a stall takes the collection timeout, which is longer than this."""
 
 CohortName = tuple[str, int]
@@ -44,11 +44,13 @@ class Checker:
     """The rules, and what they are held against.
 
     history: what the surviving history holds. sent_ever: all answers that were sent, in lost histories, too.
-    begun: while admission is surely closed, the cohorts that the judge had been asked about when it closed.
+    carried: cohorts that were settled when the last crash was over. begun: while admission is surely closed, the
+    cohorts that the judge had been asked about when it closed.
     """
 
     history: History = field(default_factory=History)
     sent_ever: set[AnswerMark] = field(default_factory=set)
+    carried: set[CohortName] = field(default_factory=set)
     begun: set[CohortName] | None = None
     told_count: int = 0
     replays: int = 0
@@ -60,9 +62,13 @@ class Checker:
         self.history.sent.add(mark)
         self.sent_ever.add(mark)
 
-    def judged(self, first: AnswerMark, second: AnswerMark) -> None:
-        """The judge was asked about two answers."""
-        if cohort_of(first) in self.history.settled:
+    def judged(self, first: AnswerMark, second: AnswerMark, times: int) -> None:
+        """The judge was asked about two answers, so many times since the last crash.
+
+        A first time may be a straggler of a judging that has failed meanwhile, unless the outcome is from before.
+        """
+        cohort = cohort_of(first)
+        if cohort in self.history.settled and (times > 1 or cohort in self.carried):
             raise Violation(f"judged twice: the outcome of {cohort_of(first)} was there, now {first} and {second}")
 
     def knows(self, mark: AnswerMark) -> bool:
@@ -117,6 +123,11 @@ class Checker:
         """A rollout of this cohort was retired or starts over: its slot may be free, gone, or stay as it was."""
         self.history.disturbed.add(cohort)
         self.history.settled.discard(cohort)
+
+    def back_to(self, history: History) -> None:
+        """After a crash the history is what it was at the checkpoint."""
+        self.history = history.copy()
+        self.carried = set(history.settled)
 
     def lost(self, mark: AnswerMark) -> None:
         """The rollout that sent this is no more, and what it was told went with it."""

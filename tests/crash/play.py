@@ -19,7 +19,7 @@ from tests.support.peer import Dropped
 from tests.support.server_process import CONTROL_TOKEN, Servers, servers, settings_for
 from tests.support.verdicts import AnswerMark, CohortJudge, Conduct
 
-COLLECTION_S: Final = 8.0
+COLLECTION_S: Final = 10.0
 LEASE_GRACE_S: Final = 0.15
 END_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.005

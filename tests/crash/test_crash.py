@@ -171,5 +171,10 @@ def test_what_the_checker_accepts_and_what_not() -> None:
         with pytest.raises(Violation, match=complaint):
             told(checker, index, reward, seconds=seconds, known=True)
         checker.history.facts.pop(AnswerMark("g", 0, 2), None)
+    pair = AnswerMark("g", 0, 0), AnswerMark("g", 0, 1)
+    checker.judged(*pair, 1)
     with pytest.raises(Violation, match="judged twice"):
-        checker.judged(AnswerMark("g", 0, 0), AnswerMark("g", 0, 1))
+        checker.judged(*pair, 2)
+    checker.back_to(checker.history)
+    with pytest.raises(Violation, match="judged twice"):
+        checker.judged(*pair, 1)

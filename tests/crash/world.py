@@ -278,7 +278,7 @@ class World:
 
     def from_scratch(self, regenerate: bool) -> None:
         """There is no checkpoint: all training is lost."""
-        self.checker.history = History()
+        self.checker.back_to(History())
         self.perhaps_restored = set()
         for player in self.players:
             draft = self.checker.next_draft(player.mark) if regenerate else player.mark.draft
@@ -286,7 +286,7 @@ class World:
 
     def go_on(self, saved: Saved, regenerate: bool) -> None:
         """After a restore every player goes on from what was captured; who had no session starts from the input."""
-        self.checker.history = saved.history.copy()
+        self.checker.back_to(saved.history)
         self.broken = set(saved.broken)
         self.perhaps_restored = {cohort_of(mark) for mark in saved.history.sent}
         for player, snapshot in zip(self.players, saved.players, strict=True):
@@ -304,7 +304,7 @@ class World:
 
     def start_over(self, saved: Saved, regenerate: bool) -> None:
         """After a restore that failed elsewhere whoever is not recorded starts over; the next attempts are retired."""
-        self.checker.history = saved.history.copy()
+        self.checker.back_to(saved.history)
         self.broken = set(saved.broken)
         self.perhaps_restored = {cohort_of(mark) for mark in saved.history.sent}
         for player, snapshot in zip(self.players, saved.players, strict=True):

@@ -72,13 +72,13 @@ class CohortJudge:
 
     conduct: by group; whoever is not there gets rewards at once. asked: how often each ordered pair was asked for
     since the last crash. judgings: for each (group, attempt) how many judgings began before it. watch: hears of each
-    pair that is asked for.
+    pair that is asked for, and the how manieth time it is.
     """
 
     conduct: defaultdict[str, Conduct] = field(default_factory=lambda: defaultdict(Conduct))
     asked: Counter[tuple[AnswerMark, AnswerMark]] = field(default_factory=Counter)
     judgings: Counter[tuple[str, int]] = field(default_factory=Counter)
-    watch: Callable[[AnswerMark, AnswerMark], None] | None = None
+    watch: Callable[[AnswerMark, AnswerMark, int], None] | None = None
 
     def __post_init__(self) -> None:
         self.server = FakeJudge(self._script)
@@ -123,7 +123,7 @@ class CohortJudge:
         conduct = self.conduct[pair[0].group]
         self.asked[pair] += 1
         if self.watch is not None:
-            self.watch(*pair)
+            self.watch(*pair, self.asked[pair])
         return Reply(**self._says(pair, conduct.manner), delay_s=conduct.delay_s, hold=conduct.hold)  # type: ignore[arg-type]  # members of a Reply
 
     def _says(self, pair: tuple[AnswerMark, AnswerMark], manner: Manner) -> dict[str, object]:
