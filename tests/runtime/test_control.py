@@ -355,7 +355,7 @@ async def test_sessions_that_ended_during_the_export_are_left_out_with_a_word(
         export = p.s.server.export_session_states
 
         async def one_ends(session_ids: object, *, checkpoint_id: str) -> object:
-            p.s.server.registry.expire_session(0.0, "g-s0")
+            p.s.server.end_session("g-s0", "close")  # a close that passed before admission closed
             return await export(session_ids, checkpoint_id=checkpoint_id)  # type: ignore[arg-type]  # as it came
 
         monkeypatch.setattr(p.s.server, "export_session_states", one_ends)

@@ -1,4 +1,4 @@
-"""Graphs and the walks through them."""
+"""Graphs that TLC wrote are read back whole, and the walks through them take every edge."""
 
 import pytest
 from spec.tools import walks
