@@ -49,12 +49,22 @@ class Forks:
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
+        self._children: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, None)
         self._selector.register(sys.stdin, selectors.EVENT_READ, None)
 
     def serve(self) -> None:
-        """Serve until our standard input closes."""
+        """Serve until our standard input closes; then no child is left."""
+        try:
+            self._serve()
+        finally:
+            for pid in self._children:
+                os.kill(pid, signal.SIGKILL)
+            for pid in self._children:
+                os.waitpid(pid, 0)
+
+    def _serve(self) -> None:
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is sys.stdin:
@@ -86,6 +96,7 @@ class Forks:
             _become_server(asked["argv"], writer, asked["log"])
         os.close(writer)
         client.children.add(pid)
+        self._children.add(pid)
         self._selector.register(reader, selectors.EVENT_READ, Output(pid, client, reader))
         client.tell(started=pid)
 
@@ -98,6 +109,7 @@ class Forks:
         os.close(output.reader)
         _, status = os.waitpid(output.pid, 0)
         output.client.children.discard(output.pid)
+        self._children.discard(output.pid)
         output.client.tell(pid=output.pid, exited=os.waitstatus_to_exitcode(status))
 
 
