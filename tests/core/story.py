@@ -173,6 +173,7 @@ class Story:
         json.dumps(event)
         after = snapshot(self.registry)
         check(broken(self.registry) | broken_step(self.before, event, after), f"after {event}")
+        assert ONLY or event.name != "ExpireSession" or self.stage == "idle", "no session idles out while closed"
         self.before, self.event = after, event
 
     def answered(self, waiter: int, answer: Reply, /) -> None:
@@ -353,10 +354,10 @@ class Story:
         assert ONLY or reply == ("ended" if self.stage == "idle" else "later")
         if self.stage == "idle":
             self.record.end(session)
-        if by == "close":
+        if by == "close" and pick % 3:
             for caller in self.callers:
                 if caller.session == session:
-                    caller.session = None
+                    caller.session = None  # the others go on with a closed id, and seed it again
         self.settled()
 
     @step(lambda self: True, seconds=(1.0, 20.0, 60.0, 500.0))

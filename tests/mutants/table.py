@@ -557,7 +557,7 @@ RESTORE = (
             "        cohort.phase = Phase.COLLECTING\n        self.state.held += cohort.size\n",
         ),
         (RECORD, "        self.state.terminal[cohort_id.key] = None\n", ""),
-        breaks="outcome_stable replay_never_stalls",
+        breaks="replay_never_stalls",
     ),
     core(
         "RestoreForgetsSessions",
@@ -859,7 +859,6 @@ CLOSED = (
         "a caller that was saved as told is missing in the checkpoint that is open",
         (STATE, "        if ttl is None or not self.admission.open:\n", "        if ttl is None:\n"),
         (REGISTRY, "session.waiters or not self.admission.open:\n", "session.waiters:\n"),
-        machine=False,
     ),
     core(
         "ToldCountsAsIdle",
