@@ -96,7 +96,7 @@ def wait_until_held(url: str) -> None:
 def test_it_says_where_it_serves_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
     ready = tmp_path / "url"
     ready.write_text("stale")
-    with serving(tmp_path, "--ready-file", str(ready)) as (process, url):
+    with serving(tmp_path, "--ready-file", str(ready), num_rollouts_per_prompt=2) as (process, url):
         assert json.loads(get(f"{url}/health")) == {"status": "ok"}
         process.send_signal(signal.SIGTERM)
         code, log = ended(process)
@@ -172,7 +172,7 @@ def test_a_trace_has_every_action(tmp_path: Path) -> None:
         code, log = ended(process)
     assert code == 0, log
     events = [json.loads(line)["event"] for line in trace.read_text().splitlines()]
-    assert events[0] == "Submit"
+    assert events[:2] == ["Init", "Submit"], "a trace begins with what it was recorded under"
     assert events[-1] == "ShutDown"
 
 
