@@ -695,6 +695,7 @@ RETIRE = (
             '            self._answer(now, waiter, Refused("stale_attempt", text))\n',
             "            self.waiters[waiter].session = None\n",
         ),
+        (REGISTRY, "        answered += self._answer_retired(now)\n", ""),
         breaks="retire_never_waits_for_cohort",
     ),
     core(
