@@ -69,7 +69,10 @@ class Promise:
 
 @dataclass
 class Known:
-    """An open session as its caller knows it. `told`: the call whose outcome it was told for its member."""
+    """An open session as its caller knows it.
+
+    told: the call whose outcome it was told for its member. heard: the call of which it or a sibling was told.
+    """
 
     session: str
     episode: EpisodeId
@@ -78,6 +81,7 @@ class Known:
     group: str | None = None
     attempt: int = 0
     told: int | None = None
+    heard: int | None = None
     late: bool = False
     promise: Promise | None = None
 
@@ -150,6 +154,7 @@ class Clients:
             return
         self._let_go(known)
         known.slot, known.group, known.attempt = request.slot, request.group, request.attempt
+        known.heard = self.told.get(request.key)
         known.late = self.exported is not None
 
     def hear(self, request: Request, answer: Answer) -> None:
@@ -160,6 +165,9 @@ class Clients:
         self.memory[request.key, request.index, request.answer] = call
         self.told[request.key] = call
         self.pending.discard(request.slot)
+        for mate in self.sessions.values():
+            if mate.slot is not None and mate.slot[0] == request.key:
+                mate.heard = call
         known = self.sessions.get(request.session or "")
         if known is None or known.slot != request.slot:
             return
@@ -178,7 +186,7 @@ class Clients:
             self._let_go(known)
 
     def _let_go(self, known: Known) -> None:
-        slot, known.slot, known.told, known.promise, known.late = known.slot, None, None, None, False
+        slot, known.slot, known.told, known.heard, known.promise, known.late = known.slot, None, None, None, None, False
         if slot is not None and not any(other.slot == slot for other in self.sessions.values()):
             self.pending.discard(slot)
 
@@ -265,7 +273,7 @@ class Clients:
             fresh.groups[key] = owed.group
             fresh.pending.add(owed.slot)
             if owed.level != "judged":
-                fresh.told[key] = owed.call
+                fresh.told[key] = known.heard = owed.call
             if owed.level == "told":
                 known.told = owed.call
                 fresh.memory[key, index, owed.answer] = owed.call
@@ -354,12 +362,13 @@ def own_outcome(record: Clients, seen: Seen) -> str | None:
 
 
 def outcome_stable(record: Clients, seen: Seen) -> str | None:
-    """Never two outcomes for one answer while its cohort is retained or its session is open."""
+    """Never two outcomes for one answer, and no failure after one, while its cohort is retained or its session open."""
+    failed = isinstance(seen.answer, CohortFailed) and seen.answer.code != "shutting_down"
     call = outcome_call(seen.answer)
-    if call is None or seen.request is None:
+    if seen.request is None or (call is None and not failed):
         return None
     known = record.memory.get((seen.request.key, seen.request.index, seen.request.answer))
-    return f"{seen.request} was told call {call} after call {known}" if known not in {None, call} else None
+    return f"{seen.request} was told {seen.answer} after call {known}" if known not in {None, call} else None
 
 
 def siblings_agree(record: Clients, seen: Seen) -> str | None:
@@ -391,14 +400,14 @@ def replay_never_stalls(record: Clients, seen: Seen) -> str | None:
 
 
 def recorded_implies_recoverable(record: Clients, seen: Seen) -> str | None:
-    """A verdict that anyone may have recorded is found after a restore, at once and unjudged.
+    """A verdict that anyone may have recorded is found, also after a restore, at once and unjudged.
 
     And nobody is told what the open checkpoint does not hold.
     """
     owed = _owed(record, seen)
-    promise = owed[0].promise if owed is not None else None
-    if promise is not None and promise.level != "judged" and outcome_call(seen.answer) != promise.call:
-        return f"the checkpoint owes call {promise.call}, the answer is {seen.answer}"
+    heard = owed[0].heard if owed is not None else None
+    if heard is not None and outcome_call(seen.answer) != heard:
+        return f"call {heard} may be recorded, the answer is {seen.answer}"
     if record.exported is None or outcome_call(seen.answer) is None or seen.request is None:
         return None
     known = record.sessions.get(seen.request.session or "")

@@ -89,6 +89,8 @@ def no_leak(state: State) -> str | None:
         for session in state.sessions:
             if session.member is not None and session.member[0] not in state.cohorts:
                 yield f"session {session.session_id!r} backs a member of {session.member[0]!r}, which is gone"
+            elif session.member is not None and state.cohorts[session.member[0]].id.group is None:
+                yield f"session {session.session_id!r} backs a member of {session.member[0]!r}, which has no group id"
         for key, cohort in state.cohorts.items():
             for session_id in cohort.sessions:
                 if session_id not in state.sessions:
