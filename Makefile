@@ -52,6 +52,8 @@ soak: setup ## send VERIFIES (200000) in mixed endings to one server after anoth
 bench: setup ## measure latencies under load, costs of verifies and judge calls, and memory; prints tables
 	@$(BIN)/python -m bench.health
 	@$(BIN)/python -m bench.costs
+	@$(BIN)/python -m bench.stretches
+	@$(BIN)/python -m bench.trace
 
 .PHONY: lint
 lint: setup ## ruff, formatting, strict types and the direction of imports
