@@ -198,10 +198,9 @@ Use(c, s, ep) ==
 Retired(c, s, ep) ==
     \/ s \in DOMAIN c.refused
     \/ ep # None /\ ep[1] \in DOMAIN c.retired /\ ep[2] <= c.retired[ep[1]]
-\* Its attempt was retired, or its session has moved on to a later one.
-Stale(c, s, ep) ==
-    \/ Retired(c, s, ep)
-    \/ ep # None /\ s \in DOMAIN c.session /\ c.session[s].ep[1] = ep[1] /\ ep[2] < c.session[s].ep[2]
+\* Its session has moved on to a later attempt.
+Over(c, s, ep) == ep # None /\ s \in DOMAIN c.session /\ c.session[s].ep[1] = ep[1] /\ ep[2] < c.session[s].ep[2]
+Stale(c, s, ep) == Retired(c, s, ep) \/ Over(c, s, ep)
 
 ------------------------------------------------------------------------------
 (* Submit: contract 5.2, from the sixth check on. *)
@@ -317,7 +316,7 @@ DoExpireWatermark(c, g) == Quiet(DropMarks(c, {g}), None)
 
 \* An idle session ends as if closed, so not while admission is closed.
 CanExpireSession(c, s) == /\ s \in DOMAIN c.session
-                          /\ c.open
+                          /\ c.open \/ Mutant("IdleWhileClosed")
                           /\ \A w \in DOMAIN c.waiting : c.waiting[w].s # s
                           /\ ~ Mutant("SessionNeverIdles")
 DoExpireSession(c, s) == Quiet(End(c, s), None)
@@ -333,12 +332,14 @@ DoSeed(c, s, ep) ==
 
 DoUseSession(c, s, ep) == IF Stale(c, s, ep) THEN Quiet(c, FALSE) ELSE Quiet(Use(c, s, ep), TRUE)
 
-DoEndSession(c, s, by) ==
+\* What comes under an attempt that the session left behind ends nothing.
+DoEndSession(c, s, ep, by) ==
     LET known == s \in DOMAIN c.session
         later == known /\ by = "verify" /\ ~ c.open /\ ~ Mutant("EndWhileClosed")
         d == IF later THEN [c EXCEPT !.session[s].ending = TRUE] ELSE IF known THEN End(c, s) ELSE c
-    IN Quiet(IF by = "close" /\ ~ c.down THEN [d EXCEPT !.shut = @ \cup {s}] ELSE d,
-             IF later THEN "later" ELSE IF known THEN "ended" ELSE "unknown")
+    IN IF Over(c, s, ep) /\ ~ Mutant("LateReplyEndsNewAttempt") THEN Quiet(c, "stale")
+       ELSE Quiet(IF by = "close" /\ ~ c.down THEN [d EXCEPT !.shut = @ \cup {s}] ELSE d,
+                  IF later THEN "later" ELSE IF known THEN "ended" ELSE "unknown")
 
 ------------------------------------------------------------------------------
 (* Admission and checkpoints. *)
@@ -734,23 +735,33 @@ UseSession(m, back) ==
 
 \* The close of a caller that recorded its outcome or gave up; or the verify reply of one that sends no close.
 \* Such a caller counts as having recorded when its session ended with admission open (contract 3.4).
-EndSession(m, by) ==
-    LET r == DoEndSession(core, SessionOf(m), by)
-        x == caller[m]
+\* `back` 1: a close of before the restore, still on its way.
+EndSession(m, by, back) ==
+    LET x == caller[m]
+        ep == <<m, x.ep - back>>
+        r == DoEndSession(core, SessionOf(m), ep, by)
     IN /\ Serving
-       /\ \/ /\ by = "close"
+       /\ back <= x.ep
+       /\ \/ /\ back = 1
+             /\ by = "close"
+             /\ core.open
+             /\ May("use")
+             /\ x.st = "verify"
+          \/ /\ back = 0
+             /\ by = "close"
              /\ core.open
              /\ m[1] \notin Untyped
              /\ \/ x.st = "recorded"
                 \/ x.st = "verify" /\ x.told # None /\ ~ IsOutcome(x.told)
-          \/ /\ by = "verify"
+          \/ /\ back = 0
+             /\ by = "verify"
              /\ m[1] \in Untyped
              /\ x.st \in {"verify", "recorded"}
              /\ IsOutcome(x.told)
              /\ SessionOf(m) \in DOMAIN core.session
              /\ ~ core.session[SessionOf(m)].ending
-       /\ Act(r, "EndSession", [session |-> SessionOf(m), by |-> by])
-       /\ caller' = IF core.open THEN [caller EXCEPT ![m].st = "done"] ELSE caller
+       /\ Act(r, "EndSession", [session |-> SessionOf(m), episode |-> ep, by |-> by])
+       /\ caller' = IF core.open /\ back = 0 THEN [caller EXCEPT ![m].st = "done"] ELSE caller
        /\ UNCHANGED world
 
 CloseAdmission ==
@@ -798,7 +809,7 @@ ExportGroup(g) ==
     /\ LET r == DoExport(core, g)
            kept == {r.reply[s].state.k : s \in {s \in DOMAIN r.reply : r.reply[s].state # None}}
            plan == IF core.exporting THEN world.plan ELSE {core.record[s].k[1] : s \in DOMAIN core.record}
-       IN /\ Act(r, "Export", [group |-> <<g>>, rest |-> {}])
+       IN /\ Act(r, "Export", [group |-> <<g>>, rest |-> {}, anew |-> ~ core.exporting])
           /\ world' = [world EXCEPT !.states = r.reply @@ @, !.order = @ \o Ascending(kept), !.plan = plan \ {g},
                                     !.judged = @ \cup Owed(g),
                                     !.newest = IF Owed(g) = {} THEN @ ELSE Put(@, g, Mark(core, g).a)]
@@ -811,7 +822,7 @@ ExportRest ==
     /\ LET rest == DOMAIN core.session \ core.exported
            r == DoExportRest(core, rest)
        IN /\ (rest # {} \/ ~ core.exporting)
-          /\ Act(r, "Export", [group |-> None, rest |-> rest])
+          /\ Act(r, "Export", [group |-> None, rest |-> rest, anew |-> ~ core.exporting])
           /\ world' = [world EXCEPT !.states = r.reply @@ @]
     /\ UNCHANGED caller
 
@@ -829,6 +840,7 @@ Capture(m) ==
     /\ ev' = <<"Capture", [slot |-> m], None>>
     /\ UNCHANGED <<core, caller, task>>
 
+\* What was exported and captured is durable.
 Commit ==
     /\ world.phase = "prepare"
     /\ Exported
@@ -846,7 +858,8 @@ Crash ==
     /\ task' = Empty
     /\ caller' = [m \in Slots |->
             LET x == world.cap[m] IN
-            IF x.st # "verify" THEN x
+            IF x.st = "recorded" THEN [x EXCEPT !.ep = @ + 1]
+            ELSE IF x.st # "verify" THEN x
             ELSE [x EXCEPT !.ep = @ + 1, !.kept = m \in world.judged /\ x.ans = caller[m].ans /\ x.att = caller[m].att]]
     /\ world' = [world EXCEPT !.phase = "crashed", !.crashes = @ + 1, !.cap = Empty, !.plan = {}, !.judged = {}]
     /\ ev' = <<"Crash", None, None>>
@@ -996,7 +1009,7 @@ Next ==
     \/ \E s \in Sessions : ExpireSession(s)
     \/ \E m \in Slots : Seed(m)
     \/ \E m \in Slots, back \in 0 .. 1 : UseSession(m, back)
-    \/ \E m \in Slots, by \in {"verify", "close"} : EndSession(m, by)
+    \/ \E m \in Slots, by \in {"verify", "close"}, back \in 0 .. 1 : EndSession(m, by, back)
     \/ CloseAdmission
     \/ OpenAdmission
     \/ Export

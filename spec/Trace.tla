@@ -72,8 +72,11 @@ FollowSeed(a, reply) ==
             /\ In(Quiet(core, reply), reply)
       [] OTHER -> In(DoSeed(c, a.session, a.episode), reply)
 
+\* An export that failed is taken anew.
 FollowExport(a, reply) ==
-    LET r == IF a.group = None THEN DoExportRest(core, a.rest) ELSE DoExport(core, a.group[1]) IN
+    LET c == IF a.anew THEN [core EXCEPT !.exported = {}] ELSE core
+        r == IF a.group = None THEN DoExportRest(c, a.rest) ELSE DoExport(c, a.group[1])
+    IN
     /\ world = "prepare"
     /\ ~ core.open /\ ~ core.down
     /\ In([r EXCEPT !.reply = [s \in DOMAIN @ |-> @[s].state]], reply)
@@ -94,7 +97,7 @@ Follow(name, a, reply) ==
       [] name = "ExpireSession" -> CanExpireSession(core, a.session) /\ In(DoExpireSession(core, a.session), reply)
       [] name = "Seed" -> FollowSeed(a, reply)
       [] name = "UseSession" -> core.open /\ In(DoUseSession(core, a.session, a.episode), reply)
-      [] name = "EndSession" -> In(DoEndSession(core, a.session, a.by), reply)
+      [] name = "EndSession" -> In(DoEndSession(core, a.session, a.episode, a.by), reply)
       [] name = "CloseAdmission" -> core.open /\ ~ core.down /\ To("prepare", DoCloseAdmission(core), reply)
       [] name = "OpenAdmission" -> ~ core.open /\ To("idle", DoOpenAdmission(core), reply)
       [] name = "Export" -> FollowExport(a, reply)

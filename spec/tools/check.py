@@ -6,6 +6,7 @@ Exits 1 when anything differs from what is expected, 2 when TLC cannot be run.
 """
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import structlog
 from rich.console import Console
 from rich.table import Table
 from spec.tools import configs, mutants, replaying, results, tlc, tracing
@@ -148,7 +150,8 @@ class Check:
 
     def graphs(self) -> None:
         """Dump the graphs that are replayed; the spec must be deterministic; lead the code along every edge."""
-        names = configs.REPLAYED_REDUCED if self.depth == "reduced" else configs.REPLAYED
+        depths = {"reduced": configs.REPLAYED_REDUCED, "full": configs.REPLAYED, "deep": configs.REPLAYED_DEEP}
+        names = depths[self.depth]
         self.console.print(f"{len(names)} graphs, every edge replayed on the core and on the Trio runtime")
         with ProcessPoolExecutor(AT_ONCE) as pool:
             for name, rows in zip(names, pool.map(replaying.checked, names), strict=True):
@@ -178,6 +181,8 @@ def main(arguments: list[str]) -> int:
         "--configurations", nargs="+", choices=configs.all_names(), default=[], help="only these of them"
     )
     options = parser.parse_args(arguments)
+    # Traced servers are refused and aborted all the time, which they rightly log.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     console = Console(width=None if sys.stdout.isatty() else 140)
     check = Check(console, depth=options.depth or "full", record=options.record, named=tuple(options.configurations))
     started = time.monotonic()

@@ -17,6 +17,7 @@ REDUCED = ("X", "D", "Q", "U", "F", "L")
 REPLAYED = ("Q", "P", "R", "F", "U", "X", "D")
 """The graphs whose every edge is replayed on the code."""
 REPLAYED_REDUCED = ("Q", "F", "U")
+REPLAYED_DEEP = (*REPLAYED, "E", "S")
 
 
 @dataclass(frozen=True, slots=True)

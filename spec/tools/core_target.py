@@ -130,7 +130,8 @@ class CoreTarget:
         self.registry.use_session(NOW, self.codes.session_id(a["session"]), self.codes.episode_id(a["episode"]))
 
     def end_session(self, a: Map) -> None:
-        self.registry.end_session(NOW, self.codes.session_id(a["session"]), a["by"])
+        episode = self.codes.episode_id(a["episode"])
+        self.registry.end_session(NOW, self.codes.session_id(a["session"]), a["by"], episode)
 
     # -- admission and checkpoints ---------------------------------------------------------------------
 
@@ -145,9 +146,10 @@ class CoreTarget:
         episodes = {session.session_id: session.episode for session in self.registry.sessions}
         if a["group"]:
             (group,) = a["group"]
-            states = self.registry.export(NOW, group)
+            states = self.registry.export(NOW, group, anew=a["anew"])
         else:
-            states = self.registry.export(NOW, None, [self.codes.session_id(s) for s in a["rest"]])
+            rest = [self.codes.session_id(session) for session in a["rest"]]
+            states = self.registry.export(NOW, None, rest, anew=a["anew"])
         self.checkpoint.add(states, episodes)
 
     def restore(self, _: Map) -> None:

@@ -143,10 +143,11 @@ class Inflation:
             "waiter": self.number,
             "index": int,
             "by": str,
+            "anew": bool,
             "code": str,
             "answer": str,
             "reason": str,
-            "group": lambda group: group[0] if isinstance(group, tuple) and group else None,
+            "group": lambda group: group if isinstance(group, str) else (group[0] if group else None),
         }
         if event.name == "Restore":
             return {"states": self._records(event.arg("states"))}

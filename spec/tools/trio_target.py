@@ -312,7 +312,8 @@ class TrioTarget:
             pass
 
     async def end_session(self, a: Map) -> None:
-        self._server.end_session(self.codes.session_id(a["session"]), a["by"])
+        episode = self.codes.episode_id(a["episode"])
+        self._server.end_session(self.codes.session_id(a["session"]), a["by"], episode)
 
     # -- admission and checkpoints ---------------------------------------------------------------------
 
@@ -327,7 +328,8 @@ class TrioTarget:
         registry, now = self._server.registry, self._server.now()
         episodes = {session.session_id: session.episode for session in registry.sessions}
         rest = [self.codes.session_id(session) for session in a["rest"]]
-        states = registry.export(now, a["group"][0]) if a["group"] else registry.export(now, None, rest)
+        group = a["group"][0] if a["group"] else None
+        states = registry.export(now, group, rest, anew=a["anew"])
         self.checkpoint.add(states, episodes)
 
     async def restore(self, _: Map) -> None:

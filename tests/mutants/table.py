@@ -578,7 +578,7 @@ RESTORE = (
         breaks="all_or_nothing_restore",
     ),
     core(
-        "RestoreIgnoresDisagreement",
+        "AgreementUnchecked",
         "test_record.py::test_sessions_that_disagree_are_refused_in_both_orders",
         "of two sessions that disagree about a member one gets the other's outcome",
         (RECORD, "        if known is not member and known != member:\n", "        if known.index != saved.index:\n"),

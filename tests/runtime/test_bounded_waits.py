@@ -100,3 +100,17 @@ async def test_memory_drains_when_nobody_comes_any_more(autojump_clock: trio.tes
         assert not registry.cohorts
         assert not registry.groups
         assert not len(registry.sessions)
+
+
+LIVENESS = {
+    "EveryWaitEnds": (
+        test_a_lonely_member_waits_for_the_collection_deadline_and_no_longer,
+        test_a_silent_judge_is_waited_for_until_the_evaluation_deadline,
+        test_a_superseded_attempt_waits_no_longer,
+        test_a_retire_ends_what_its_sessions_wait_for,
+        test_a_request_that_left_is_no_longer_waited_for,
+    ),
+    "HeldPublishes": (test_what_is_held_is_published_when_admission_opens,),
+    "MemoryDrains": (test_memory_drains_when_nobody_comes_any_more,),
+}
+"""The tests that bound each of the spec's properties of liveness."""

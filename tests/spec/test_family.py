@@ -55,6 +55,11 @@ def test_a_mutant_runs_with_nothing_but_its_own_check() -> None:
     assert re.findall(r"^(?:INVARIANT|PROPERT).*$", config.text, re.MULTILINE) == ["PROPERTY NoOutcomeWhileClosed"]
 
 
+def test_the_readme_tells_the_recorded_numbers_of_states() -> None:
+    told = re.findall(r"^\| (\w+) \| .* \| ([\d,]+) \|$", (SPEC / "README.md").read_text(), re.MULTILINE)
+    assert dict(told) == {name: f"{result.states:,}" for name, result in results.recorded().items()}
+
+
 def test_results_that_change_are_told_apart() -> None:
     recorded = results.recorded()
     assert set(recorded) >= {*configs.FAST}

@@ -4,7 +4,7 @@ import inspect
 import re
 
 import pytest
-from spec.tools import mutants, results
+from spec.tools import configs, mutants, results
 from spec.tools.core_target import CoreTarget
 from spec.tools.tlc import SPEC
 from spec.tools.trio_target import TrioTarget
@@ -12,6 +12,9 @@ from tests.core.clients import CLIENT_INVARIANTS, CLIENT_STATE_INVARIANTS
 from tests.core.story import STEPS, WORLD
 from tests.core.test_machine import CoreMachine
 from tests.core.test_vocabulary import READINGS
+from tests.mutants.reasons import SOURCE_ONLY
+from tests.mutants.table import MUTANTS
+from tests.runtime.test_bounded_waits import LIVENESS
 
 from genrm_trio.core.invariants import STATE_INVARIANTS, STEP_INVARIANTS
 from genrm_trio.core.registry import Registry
@@ -22,25 +25,6 @@ RUNTIME_STEPS = {"Wake", "Recheck"}
 """Steps of the spec that are named waits in the runtime."""
 WORLD_STEPS = {"Record", "Capture", "Commit", "Crash", "Rerun"}
 """Steps of the spec that are outside the server."""
-
-SOURCE_ONLY = {
-    "bodies, digests and prompts are not in the spec": (
-        "BodiesKept",
-        "PromptAfterStale",
-        "SchemeIgnored",
-        "UnknownSchemeRestored",
-        "MembersByArrival",
-    ),
-    "time is not in the spec: whatever can be due may go, and whoever waits may time out": (
-        "TtlOffByOne",
-        "ReplayRefreshesAge",
-        "WatermarkTtlNever",
-        "CollectionTimerLost",
-        "EvaluationTimerLost",
-        "SweepLost",
-        "ToldCountsAsIdle",
-    ),
-}
 
 
 def snake(name: str) -> str:
@@ -108,3 +92,27 @@ def test_along_traces_the_spec_holds_what_it_says_of_the_server_alone() -> None:
 
 
 # -- mutants -------------------------------------------------------------------------------------------
+
+
+def names_in_spec() -> set[str]:
+    return {row.mutant for row in mutants.table()}
+
+
+def names_in_source() -> set[str]:
+    return {mutant.name for mutant in MUTANTS}
+
+
+def test_every_mutant_of_the_spec_is_one_of_the_source() -> None:
+    assert names_in_spec() <= names_in_source()
+
+
+def test_every_other_mutant_of_the_source_says_why() -> None:
+    told = [name for names in SOURCE_ONLY.values() for name in names]
+    assert len(told) == len(set(told))
+    assert set(told) == names_in_source() - names_in_spec()
+
+
+def test_liveness_is_checked_by_tlc_and_by_waits_of_the_runtime_that_end() -> None:
+    checked = {name for config in configs.all_names() for name in configs.load(config).names("PROPERTIES")}
+    assert checked >= mutants.LIVENESS
+    assert set(LIVENESS) == mutants.LIVENESS

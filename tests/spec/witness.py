@@ -181,11 +181,15 @@ class Witness:
             self._open(event.arg("session"), event.arg("episode"))
 
     def _endsession(self, event: Event, before: State, after: State) -> None:
-        if before.core["open"]:
-            self.record.end(self.codes.session_id(event.arg("session")))
+        session = self.codes.session_id(event.arg("session"))
+        known = self.record.sessions.get(session)
+        goes_on = known is not None and known.episode != self.codes.episode_id(event.arg("episode"))
+        if before.core["open"] and not goes_on:
+            self.record.end(session)
 
     def _expiresession(self, event: Event, before: State, after: State) -> None:
-        self.record.end(self.codes.session_id(event.arg("session")))
+        if before.core["open"]:
+            self.record.end(self.codes.session_id(event.arg("session")))
 
     def _openadmission(self, event: Event, before: State, after: State) -> None:
         if self._crashed:  # the restore was given up

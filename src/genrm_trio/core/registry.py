@@ -403,7 +403,7 @@ class Registry(State):
             reply = "ended"
         if by == "close" and reply != "stale" and self.limits.record_sessions and not self.closed:
             self.sessions.remember_closed(session_id, now)
-        self._emit("EndSession", reply, session=session_id, by=by)
+        self._emit("EndSession", reply, session=session_id, by=by, episode=episode.key if episode else None)
         return reply
 
     # -- admission -------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ class Registry(State):
                 states |= {s: session_state(cohort, i, mark) for s, i in members.items()}
         done.update(states)
         if self.trace is not None:
-            self._emit("Export", {"states": dict(states)}, group=group)
+            self._emit("Export", {"states": dict(states)}, group=group, anew=anew)
         return states
 
     def restore_refused(self) -> str | None:

@@ -127,6 +127,11 @@ def _session_call(names: Names, args: Args, reply: Any) -> Pair:
     return record(session=names.session(args["session"]), episode=_optional(names.episode, args["episode"])), reply
 
 
+def _end_session(names: Names, args: Args, reply: Any) -> Pair:
+    episode = _optional(names.episode, args["episode"])
+    return record(session=names.session(args["session"]), episode=episode, by=args["by"]), reply
+
+
 def _open_admission(names: Names, args: Args, reply: Any) -> Pair:
     ended = _set(names.session, reply["ended"])
     return NONE, record(answered=_set(names.waiter, reply["answered"]), ended=ended)
@@ -151,7 +156,8 @@ def state_of(names: Names, state: Mapping[str, Any]) -> Value:
 def _export(names: Names, args: Args, reply: Any) -> Pair:
     states = {names.session(session): state_of(names, state) for session, state in reply["states"].items()}
     group, rest = args["group"], frozenset(states)
-    asked = record(group=NONE, rest=rest) if group is None else record(group=(names.group(group),), rest=frozenset())
+    named: Value = (names.group(group),) if group is not None else NONE
+    asked = record(group=named, rest=rest if group is None else frozenset(), anew=args["anew"])
     return asked, function(states.items())
 
 
@@ -194,7 +200,7 @@ _ACTIONS: Mapping[str, Callable[[Names, Args, Any], Pair]] = {
     "ExpireWatermark": _one("group", "group"),
     "Seed": _session_call,
     "UseSession": _session_call,
-    "EndSession": lambda names, args, reply: (record(session=names.session(args["session"]), by=args["by"]), reply),
+    "EndSession": _end_session,
     "ExpireSession": _one("session", "session"),
     "CloseAdmission": lambda names, args, reply: (NONE, NONE),
     "OpenAdmission": _open_admission,
