@@ -480,7 +480,8 @@ DoRetire(c, episodes) ==
         free == {<<d.waiting[w].k, d.waiting[w].i>> : w \in left}
     IN Quiet(FreeAll(e, free), [ended |-> sessions, answered |-> all.answered \cup left])
 
-\* Restored sessions outside the scope that nobody claimed go, and the members that only they backed.
+\* Of these sessions, which a commit left out of its scope, those go that were restored and that nobody claimed, and
+\* the members that only they backed.
 RECURSIVE DeleteAll(_, _)
 DeleteAll(c, S) ==
     IF S = {} THEN c ELSE
@@ -492,8 +493,8 @@ DeleteAll(c, S) ==
              THEN LET x == CHOOSE x \in r : TRUE IN DropMember(d, x.k, x.i) ELSE d
         f == End(e, s)
     IN DeleteAll(IF Mutant("DropLeaksSessions") THEN [f EXCEPT !.record = c.record] ELSE f, S \ {s})
-DoDeleteRestored(c, scope) ==
-    LET gone == {s \in DOMAIN c.session : ~ c.session[s].claimed /\ c.session[s].ep \notin scope} IN
+DoDeleteRestored(c, S) ==
+    LET gone == {s \in S : s \in DOMAIN c.session /\ ~ c.session[s].claimed} IN
     Quiet(DeleteAll(c, gone), gone)
 
 DoForget(c, rollouts) ==
@@ -927,11 +928,12 @@ Retire(S) ==
 \* A commit leaves rollouts out of its scope; they start over. Only those that made no request since a restore.
 DeleteRestored(S) ==
     LET scope == {EpisodeOf(m) : m \in Slots \ S}
+        left_out == {s \in DOMAIN core.session : core.session[s].ep \notin scope}
         unclaimed(m) == SessionOf(m) \in DOMAIN core.session /\ ~ core.session[SessionOf(m)].claimed
     IN /\ May("scope")
        /\ world.phase = "committed"
        /\ \A m \in S : caller[m].st = "verify" /\ unclaimed(m)
-       /\ Act(DoDeleteRestored(core, scope), "DeleteRestored", [scope |-> scope])
+       /\ Act(DoDeleteRestored(core, left_out), "DeleteRestored", [sessions |-> left_out])
        /\ caller' = [m \in Slots |-> IF m \in S THEN [caller[m] EXCEPT !.st = "retired"] ELSE caller[m]]
        /\ world' = [world EXCEPT !.phase = "written", !.states = Empty, !.order = <<>>, !.cap = Empty,
                                  !.judged = {}, !.newest = Empty]

@@ -166,7 +166,7 @@ class CoreTarget:
         self.registry.retire(NOW, sorted(self.codes.episode_id(episode) for episode in a["episodes"]))
 
     def delete_restored(self, a: Map) -> None:
-        self.registry.delete_restored(NOW, {self.codes.episode_id(episode) for episode in a["scope"]})
+        self.registry.delete_restored(NOW, sorted(map(self.codes.session_id, a["sessions"])))
         self.checkpoint.clear()
 
     def forget(self, a: Map) -> None:

@@ -53,7 +53,7 @@ class Inflation:
         for rollout, attempt in pairs_of(core["retired"]):
             registry.sessions.retired[self.codes.session_id(rollout)] = attempt
         for session, rollout in pairs_of(core["refused"]):
-            registry.sessions.refused[self.codes.session_id(session)] = self.codes.session_id(rollout)
+            registry.sessions.refuse(self.codes.session_id(session), self.codes.session_id(rollout))
         for session in core["shut"]:
             registry.sessions.remember_closed(self.codes.session_id(session), 0.0)
         exported = set(map(self.codes.session_id, core["exported"])) if core["exporting"] else None
@@ -139,7 +139,7 @@ class Inflation:
             "session": lambda session: self.codes.session_id(session) if session else None,
             "episode": lambda episode: self.codes.episode_id(episode).key if episode else None,
             "episodes": self._episodes,
-            "scope": self._episodes,
+            "sessions": self._ids,
             "waiter": self.number,
             "index": int,
             "by": str,

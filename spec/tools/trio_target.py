@@ -347,8 +347,8 @@ class TrioTarget:
         self._server.registry.retire(self._server.now(), episodes)
 
     async def delete_restored(self, a: Map) -> None:
-        scope = {self.codes.episode_id(episode) for episode in a["scope"]}
-        self._server.registry.delete_restored(self._server.now(), scope)
+        sessions = sorted(map(self.codes.session_id, a["sessions"]))
+        self._server.registry.delete_restored(self._server.now(), sessions)
         self.checkpoint.clear()
 
     async def forget(self, a: Map) -> None:

@@ -207,7 +207,8 @@ class Play:
         return self.registry.retire(self.now, [parse_capture_key(e) for e in episodes])
 
     def delete_restored(self, scope: Iterable[str] = ()) -> list[str]:
-        return self.registry.delete_restored(self.now, {parse_capture_key(e) for e in scope})
+        left_out = self.registry.left_out({parse_capture_key(e) for e in scope})
+        return self.registry.delete_restored(self.now, left_out)
 
     def crash(self, saved: str) -> "Play":
         """A fresh process that restores what was saved; its admission is still closed."""

@@ -522,7 +522,7 @@ class Story:
     def delete_restored(self, keeps: int) -> None:
         """What a commit's scope leaves out; the scope is every so-manieth open session."""
         scope = {k.episode for n, k in enumerate(self.record.sessions.values()) if keeps and n % (keeps + 1) == 0}
-        gone = set(self.registry.delete_restored(self.now, scope))
+        gone = set(self.registry.delete_restored(self.now, self.registry.left_out(scope)))
         self.record.leave(gone, self.record.freed(gone, None))
         self.settled()
 

@@ -288,7 +288,7 @@ BROKEN_STEPS: list[tuple[str, Snapshot, Event, Snapshot]] = [
     ),
     ("replayed_survives_retire", B.open, RETIRE, B.without_member(DONE, 0, RETIRED)),
     ("replayed_survives_retire", B.open, RETIRE, B.without_member(HELD, 0, RETIRED)),
-    ("replayed_survives_retire", B.open, event("DeleteRestored", [], scope=[]), B.without_member(COLLECTING, 0)),
+    ("replayed_survives_retire", B.open, event("DeleteRestored", [], sessions=[]), B.without_member(COLLECTING, 0)),
     (
         "replayed_survives_retire",
         B.open,

@@ -474,8 +474,8 @@ HOLD = (
         "a session that was late once waits for a resume that never comes",
         (
             REGISTRY,
-            "            session.late = False\n        ended = ",
-            "            session.late = session.late\n        ended = ",
+            "            session.late = False\n            if session.ending",
+            "            session.late = session.late\n            if session.ending",
         ),
     ),
 )
@@ -803,8 +803,8 @@ RETIRE = (
         "a rollout that continued loses its session to a commit",
         (
             REGISTRY,
-            "if s.restored and not s.claimed and s.episode not in scope]",
-            "if s.restored and s.episode not in scope]",
+            "if session.restored and not session.claimed]",
+            "if session.restored]",
         ),
         machine=False,
     ),

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 from tests.support.scene import Scene, policy, scene
 
+from genrm_trio.checkpoints.calls import RetireCall
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.runtime.gate import Closing, Gate, Kind, Passage, Stale
 
@@ -150,5 +151,6 @@ async def test_the_requests_of_all_retired_attempts_count_in_whatever_order_they
     async with scene() as s, trio.open_nursery() as nursery:
         caller = await _call(s, nursery, "seed", EpisodeId("r", 1))
         for retired in ([R0, EpisodeId("r", 2)], [EpisodeId("r", 2), R0]):
-            assert s.server.gate.of_rollouts(retired, ()) == 1
+            call = RetireCall(checkpoint_id="c", deadline_ts=0.0, episode_ids=retired)
+            assert s.server.gate.of_rollouts(call.newest, ()) == 1
         caller.leave.set()

@@ -5,6 +5,7 @@ they are: no string becomes a number, no number a string.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import trio
@@ -126,7 +127,21 @@ class RestoreCall(Call):
 class RetireCall(Call):
     """Refuse these attempts from now on."""
 
+    _newest: dict[str, int] = PrivateAttr(default_factory=dict)
+
     episode_ids: Annotated[list[Episode], Field(min_length=1, max_length=MAX_EPISODES)]
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Look for the newest attempts here, where a long list is read: perhaps in a thread."""
+        newest: dict[str, int] = {}
+        for episode in self.episode_ids:
+            newest[episode.rollout_id] = max(episode.attempt, newest.get(episode.rollout_id, 0))
+        self._newest = newest
+
+    @property
+    def newest(self) -> Mapping[str, int]:
+        """The newest attempt that is retired of each rollout."""
+        return self._newest
 
 
 class ForgetCall(Call):

@@ -425,9 +425,11 @@ class Registry(State):
         answered = [w for w, cohort in late.items() if not cohort.active]
         for waiter in answered:
             self._tell(now, late[waiter], waiter)
+        ended = []
         for session in self.sessions:
             session.late = False
-        ended = [s for s in self.sessions if s.ending]
+            if session.ending:
+                ended.append(session)
         for session in ended:
             self._end(session)
         self._emit("OpenAdmission", {"answered": list(answered), "ended": [s.session_id for s in ended]})
@@ -533,7 +535,7 @@ class Registry(State):
         for key, index in dict.fromkeys(held):
             self._free_slot(key, index)
         self.sessions.remove(session)
-        self.sessions.refused[session.session_id] = episode.rollout_id
+        self.sessions.refuse(session.session_id, episode.rollout_id)
         return answered
 
     def _answer_retired(self, now: float) -> list[int]:
@@ -566,14 +568,23 @@ class Registry(State):
         if index in cohort.members and not cohort.held_by(index):
             self._drop_member(cohort, index)
 
-    def delete_restored(self, now: float, scope: Collection[EpisodeId]) -> list[str]:
-        """Restored sessions outside the scope that nobody claimed go, and the members that only they backed."""
-        gone = [s for s in self.sessions if s.restored and not s.claimed and s.episode not in scope]
+    def left_out(self, scope: Collection[EpisodeId]) -> list[str]:
+        """The restored sessions of attempts outside the scope of a commit."""
+        return [s.session_id for s in self.sessions if s.restored and s.episode not in scope]
+
+    def delete_restored(self, now: float, session_ids: Iterable[str]) -> list[str]:
+        """Of these restored sessions those go that nobody claimed, and the members that only they backed.
+
+        Returns the ids of those that went.
+        """
+        listed = list(session_ids)
+        sessions = [session for session in map(self.sessions.get, listed) if session is not None]
+        gone = [session for session in sessions if session.restored and not session.claimed]
         for session in gone:
             self._release(session)
             self._end(session)
         ids = [session.session_id for session in gone]
-        self._emit("DeleteRestored", list(ids), scope=[episode.key for episode in scope])
+        self._emit("DeleteRestored", list(ids), sessions=[*listed])
         return ids
 
     def forget(self, now: float, rollout_ids: Iterable[str]) -> None:

@@ -51,6 +51,7 @@ class SessionTable:
         self._by_rollout: dict[str, dict[str, None]] = {}
         self.retired: dict[str, int] = {}
         self.refused: dict[str, str] = {}
+        self._refused_of: dict[str, list[str]] = {}
         self.closed: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
@@ -133,13 +134,17 @@ class SessionTable:
         """Refuse this and earlier attempts of the rollout from now on."""
         self.retired[episode.rollout_id] = max(episode.attempt, self.retired.get(episode.rollout_id, 0))
 
+    def refuse(self, session_id: str, rollout_id: str) -> None:
+        """Refuse this session of a retired rollout from now on."""
+        self.refused[session_id] = rollout_id
+        self._refused_of.setdefault(rollout_id, []).append(session_id)
+
     def forget(self, rollout_ids: Iterable[str]) -> None:
         """Drop the marks of retired rollouts and the refused session ids that belong to them."""
-        gone = set(rollout_ids)
-        for rollout_id in gone:
+        for rollout_id in rollout_ids:
             self.retired.pop(rollout_id, None)
-        for session_id in [s for s, rollout_id in self.refused.items() if rollout_id in gone]:
-            del self.refused[session_id]
+            for session_id in self._refused_of.pop(rollout_id, ()):
+                del self.refused[session_id]
 
     def remember_closed(self, session_id: str, now: float) -> None:
         """Remember that this id was closed; beyond the bound the oldest is forgotten."""
@@ -159,6 +164,7 @@ class SessionTable:
         self._by_rollout.clear()
         self.retired.clear()
         self.refused.clear()
+        self._refused_of.clear()
         self.closed.clear()
 
     def adopt(self, other: "SessionTable") -> None:

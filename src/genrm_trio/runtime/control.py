@@ -7,7 +7,7 @@ acts on it. A commit, a restore and a retire run in tasks of their own, for thei
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -43,10 +43,13 @@ from genrm_trio.core.outcome import JSON
 from genrm_trio.core.record import Rebuild
 from genrm_trio.runtime.bell import Bell
 from genrm_trio.runtime.server import Server
-from genrm_trio.runtime.transfer import Exported, export, let_go, rebuild_aside, sorted_keys
+from genrm_trio.runtime.transfer import Exported, export, in_order, let_go, rebuild_aside, slices, sorted_keys
 
 MAX_BLOCKERS_TOLD = 100
 """How many blockers a report names; all are counted."""
+
+RETIRE_SLICE = 1024
+"""Episodes retired at a stretch. Each slice looks at every waiting verification, so not fewer."""
 
 ABORT_S = 1.0
 """How long a resume waits for a write that it stopped, at least: also when its own deadline has passed."""
@@ -98,14 +101,16 @@ class Work:
 
 @dataclass(eq=False, slots=True)
 class Retiring:
-    """A retire that has not freed all its sessions yet: its episodes, and the sessions that it ended."""
+    """A retire that goes on.
+
+    newest: the newest attempt of each of its rollouts. done: how many of its episodes are retired. sessions: those
+    that it ended.
+    """
 
     episodes: list[EpisodeId]
-    sessions: frozenset[str]
-    rollouts: frozenset[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.rollouts = frozenset(episode.rollout_id for episode in self.episodes)
+    newest: Mapping[str, int]
+    done: int = 0
+    sessions: set[str] = field(default_factory=set)
 
 
 class Control:
@@ -252,8 +257,7 @@ class Control:
         work.stage = Stage.CLEANING
         keys = await exported.keys()
         self._check_current(checkpoint_id, transfer)
-        if transfer.scope is not None and not self._server.registry.closed:
-            self._server.registry.delete_restored(self._server.now(), transfer.scope)
+        await self._delete_left_out(checkpoint_id, transfer)
         reply: Reply = {
             "phase": Phase.COMMITTED.value,
             "manifest": manifest.document(),
@@ -262,6 +266,17 @@ class Control:
         self.phases.written(checkpoint_id, reply)
         self._drop_export()
         return reply
+
+    async def _delete_left_out(self, checkpoint_id: str, transfer: Transfer) -> None:
+        """Let go of restored sessions outside the scope, in slices: what claims one meanwhile came in time."""
+        registry = self._server.registry
+        left_out = registry.left_out(transfer.scope) if transfer.scope is not None else []
+        for part in slices(left_out):
+            if registry.closed:
+                return
+            registry.delete_restored(self._server.now(), part)
+            await trio.lowlevel.checkpoint()
+            self._check_current(checkpoint_id, transfer)
 
     async def _export(self, checkpoint_id: str, transfer: Transfer) -> Exported:
         try:
@@ -313,7 +328,7 @@ class Control:
             with collector_paused():
                 checkpoint = await self._store.read(transfer.directory, scope=transfer.scope)
                 rebuild = await rebuild_aside(self._server, checkpoint.records)
-                keys = await sorted_keys((session.episode for session in rebuild.state.sessions), len(rebuild.source))
+                keys = await sorted_keys(session.episode for session in rebuild.state.sessions)
                 reply: Reply = {
                     "phase": Phase.RESTORED.value,
                     "source_checkpoint_id": checkpoint.manifest.checkpoint_id,
@@ -409,33 +424,45 @@ class Control:
         await self._restore_over(call, arrival, Step.RETIRE)
         self.phases.retire(Step.RETIRE, call.checkpoint_id, arrival)
         self._lease_changed.ring()
-        ended = self._server.registry.retire(self._server.now(), call.episode_ids)
-        retiring = Retiring(call.episode_ids, frozenset(ended))
-        if self._runs(retiring):
+        retiring = Retiring(call.episode_ids, call.newest)
+        self._retire_slice(retiring)
+        if self._goes_on(retiring):
             self._retiring.append(retiring)
             self._own().start_soon(self._free, retiring, name="retire")
 
         def over() -> bool:
-            return self._server.registry.closed or not self._unfinished(retiring.rollouts)
+            return self._server.registry.closed or not self._unfinished(retiring.newest.keys())
 
         if not await self._wait(over, arrival.deadline, "retire", call):
             raise deadline_exceeded(Step.RETIRE, "requests of these sessions still run; it goes on by itself")
         self._refuse_closing()
         return {"retired": [episode.key for episode in call.episode_ids]}
 
+    def _retire_slice(self, retiring: Retiring) -> None:
+        part = retiring.episodes[retiring.done : retiring.done + RETIRE_SLICE]
+        retiring.sessions.update(self._server.registry.retire(self._server.now(), part))
+        retiring.done += len(part)
+
     async def _free(self, retiring: Retiring) -> None:
-        """Wait for the running requests of the retired sessions; until then the retire is a blocker."""
-        await self._server.gate.bell.until(lambda: not self._runs(retiring))
+        """Retire what is left, and wait for the running requests of the sessions; until then it is a blocker."""
+        while retiring.done < len(retiring.episodes):
+            await trio.lowlevel.checkpoint()
+            if self._server.registry.closed:
+                break
+            self._retire_slice(retiring)
+        await self._server.gate.bell.until(lambda: not self._goes_on(retiring))
         self._retiring.remove(retiring)
         self._server.gate.bell.ring()
 
-    def _runs(self, retiring: Retiring) -> bool:
-        """Whether seeds and other requests of the retired sessions still run."""
-        return self._server.gate.of_rollouts(retiring.episodes, retiring.sessions) > 0
+    def _goes_on(self, retiring: Retiring) -> bool:
+        """Whether not all is retired, or seeds and other requests of the retired sessions still run."""
+        if retiring.done < len(retiring.episodes) and not self._server.registry.closed:
+            return True
+        return self._server.gate.of_rollouts(retiring.newest, retiring.sessions) > 0
 
-    def _unfinished(self, rollouts: frozenset[str]) -> bool:
+    def _unfinished(self, rollouts: Collection[str]) -> bool:
         """Whether a retire of some of these rollouts goes on."""
-        return any(not retiring.rollouts.isdisjoint(rollouts) for retiring in self._retiring)
+        return any(not retiring.newest.keys().isdisjoint(rollouts) for retiring in self._retiring)
 
     async def forget(self, call: ForgetCall) -> Reply:
         """Drop the marks of retired rollouts and the refused ids of their sessions."""
@@ -446,8 +473,13 @@ class Control:
         rollouts = frozenset(call.rollout_ids)
         if self._unfinished(rollouts):
             raise conflict("retire_incomplete", "a retire of these rollouts has not freed its sessions yet")
-        self._server.registry.forget(self._server.now(), call.rollout_ids)
-        return {"forgotten": [*sorted(rollouts)]}
+        for number, part in enumerate(slices(call.rollout_ids, RETIRE_SLICE)):
+            if number:
+                await trio.lowlevel.checkpoint()
+                # With a checkpoint open now the rest is left to a repeated call.
+                self.phases.retire(Step.FORGET, call.checkpoint_id, arrival)
+            self._server.registry.forget(self._server.now(), part)
+        return {"forgotten": [*await in_order(rollouts)]}
 
     # -- waiting ---------------------------------------------------------------------------------------
 

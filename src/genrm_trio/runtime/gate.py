@@ -4,7 +4,7 @@ The truth about admission is the Registry's; the gate only waits for it and coun
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -124,11 +124,11 @@ class Gate:
         """How many requests a prepare waits for."""
         return sum(passage.blocks for passage in self._passages)
 
-    def of_rollouts(self, retired: Collection[EpisodeId], sessions: Collection[str]) -> int:
-        """How many running requests but verifications belong to these sessions, or to these or earlier attempts."""
-        newest: dict[str, int] = {}
-        for episode in retired:
-            newest[episode.rollout_id] = max(episode.attempt, newest.get(episode.rollout_id, 0))
+    def of_rollouts(self, newest: Mapping[str, int], sessions: Collection[str]) -> int:
+        """How many running requests but verifications belong to these sessions, or to attempts up to the newest ones.
+
+        `newest` has the newest attempt of each rollout that is asked about.
+        """
 
         def belongs(passage: Passage) -> bool:
             if passage.kind == "verify":

@@ -24,11 +24,8 @@ T = TypeVar("T")
 SLICE = 64
 """Sessions dealt with between two checkpoints of the event loop: a few milliseconds of work at most."""
 
-INLINE_KEYS = 1024
-"""Keys up to which sorting is done on the event loop."""
-
-SORT_SLICE = 4096
-"""Keys sorted at a stretch in a thread, which holds up all others meanwhile."""
+SORT_SLICE = 1024
+"""Texts sorted or merged between two checkpoints of the event loop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,13 +46,13 @@ class Exported:
 
     async def keys(self) -> list[str]:
         """The capture keys of the records' episodes, each once, sorted."""
-        return await sorted_keys((self.episodes[i] for i in self.states), len(self.states))
+        return await sorted_keys(self.episodes[i] for i in self.states)
 
 
 async def export(server: Server, scope: Scope, checkpoint_id: str) -> Exported:
     """Export the open sessions of the episodes in scope; admission is closed, so none opens meanwhile."""
     episodes: dict[str, EpisodeId] = {}
-    for part in _slices(list(server.registry.sessions)):
+    for part in slices(list(server.registry.sessions)):
         episodes |= {s.session_id: s.episode for s in part if scope is None or s.episode in scope}
         await trio.lowlevel.checkpoint()
     states = await server.export_session_states(episodes.keys(), checkpoint_id=checkpoint_id)
@@ -93,19 +90,29 @@ async def let_go(items: list[Any] | dict[str, Any]) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def sorted_keys(episodes: Iterable[EpisodeId], count: int) -> list[str]:
-    """The capture keys of `count` episodes, each once, sorted; many of them in a thread."""
-    if count <= INLINE_KEYS:
-        return sorted({episode.key for episode in episodes})
-    return await trio.to_thread.run_sync(_merged_keys, episodes)
+async def sorted_keys(episodes: Iterable[EpisodeId]) -> list[str]:
+    """The capture keys of the episodes, each once, sorted."""
+    return await in_order(episode.key for episode in episodes)
 
 
-def _merged_keys(episodes: Iterable[EpisodeId]) -> list[str]:
-    """Sorted in parts, for sorting at one go would keep every other thread waiting."""
-    keys = [episode.key for episode in episodes]
-    parts = [sorted(part) for part in _slices(keys, SORT_SLICE)]
-    return list(dict.fromkeys(merge(*parts)))
+async def in_order(texts: Iterable[str]) -> list[str]:
+    """These texts, each once, sorted, in slices.
+
+    Not in a thread: one that computes makes the event loop wait its turn for the interpreter, again and again.
+    """
+    each = iter(texts)
+    parts: list[list[str]] = []
+    while part := sorted(islice(each, SORT_SLICE)):
+        parts.append(part)
+        await trio.lowlevel.checkpoint()
+    merged = merge(*parts)
+    found: dict[str, None] = {}
+    while some := list(islice(merged, SORT_SLICE)):
+        found.update(dict.fromkeys(some))
+        await trio.lowlevel.checkpoint()
+    return list(found)
 
 
-def _slices(items: Sequence[T], size: int = SLICE) -> Iterable[Sequence[T]]:
+def slices(items: Sequence[T], size: int = SLICE) -> Iterable[Sequence[T]]:
+    """The items in parts of this size."""
     return (items[start : start + size] for start in range(0, len(items), size))

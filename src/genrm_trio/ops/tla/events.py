@@ -209,7 +209,7 @@ _ACTIONS: Mapping[str, Callable[[Names, Args, Any], Pair]] = {
     "RefuseRestore": lambda names, args, reply: (record(reason=args["reason"]), NONE),
     "Retire": _retire,
     "DeleteRestored": lambda names, args, reply: (
-        record(scope=_set(names.episode, args["scope"])),
+        record(sessions=_set(names.session, args["sessions"])),
         _set(names.session, reply),
     ),
     "Forget": lambda names, args, reply: (record(rollouts=_set(names.rollout, args["rollouts"])), NONE),
