@@ -5,7 +5,6 @@ Each member gets a reward of its own, so that a sibling's cannot pass for it.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from genrm_trio.core.cohort import Answer, Cohort
@@ -206,9 +205,9 @@ class Play:
     def retire(self, *episodes: str) -> list[str]:
         return self.registry.retire(self.now, [parse_capture_key(e) for e in episodes])
 
-    def delete_restored(self, scope: Iterable[str] = ()) -> list[str]:
-        left_out = self.registry.left_out({parse_capture_key(e) for e in scope})
-        return self.registry.delete_restored(self.now, left_out)
+    def delete_restored(self, *session_ids: str) -> list[str]:
+        """Of these sessions, else of all."""
+        return self.registry.delete_restored(self.now, session_ids or [s.session_id for s in self.registry.sessions])
 
     def crash(self, saved: str) -> "Play":
         """A fresh process that restores what was saved; its admission is still closed."""

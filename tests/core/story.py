@@ -522,7 +522,8 @@ class Story:
     def delete_restored(self, keeps: int) -> None:
         """What a commit's scope leaves out; the scope is every so-manieth open session."""
         scope = {k.episode for n, k in enumerate(self.record.sessions.values()) if keeps and n % (keeps + 1) == 0}
-        gone = set(self.registry.delete_restored(self.now, self.registry.left_out(scope)))
+        left_out = [session.session_id for session in self.registry.sessions if session.episode not in scope]
+        gone = set(self.registry.delete_restored(self.now, left_out))
         self.record.leave(gone, self.record.freed(gone, None))
         self.settled()
 

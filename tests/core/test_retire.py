@@ -346,9 +346,9 @@ def test_what_a_commit_leaves_out_of_its_scope_goes_unless_it_was_claimed() -> N
     assert fresh.seed("s-g-0", "g-0-a1") == "bound", "nothing is refused later"
 
 
-def test_what_is_in_scope_stays() -> None:
+def test_what_is_not_named_stays() -> None:
     fresh = restored()
-    assert fresh.delete_restored(["g-0-a1", "g-1"]) == ["s-g-1"], "the scope names attempts, not rollouts"
+    assert fresh.delete_restored("s-g-1", "unknown") == ["s-g-1"]
     assert sorted(fresh.registry.cohorts[key_of()].members) == [0]
 
 

@@ -9,7 +9,7 @@ from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.registry import Registry
 from genrm_trio.core.trace import ACTIONS, action_name, method_name
 
-READINGS = {"prune", "export_plan", "left_out", "restore_refused"}
+READINGS = {"prune", "export_plan", "restore_refused"}
 """Public methods of the Registry that are no actions: a sweep of several, and readings."""
 
 

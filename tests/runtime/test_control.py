@@ -124,8 +124,8 @@ async def test_a_commit_of_a_scope_holds_only_that_and_deletes_what_was_restored
         await p.resume("re")
         await p.prepare("two")
         scope = [EpisodeId(key, 1).key for key in keys[:2]]
-        assert (await p.commit("two", "two", episode_ids=scope))["episode_ids"] == sorted(scope)
-        assert len(p.s.server.registry.sessions) == 2
+        assert (await p.commit("two", "two", episode_ids=[*scope, keys[2]]))["episode_ids"] == sorted(scope)
+        assert len(p.s.server.registry.sessions) == 2, "the scope names attempts, not rollouts"
         assert list(p.s.server.registry.groups) == ["g"]
 
 

@@ -568,10 +568,6 @@ class Registry(State):
         if index in cohort.members and not cohort.held_by(index):
             self._drop_member(cohort, index)
 
-    def left_out(self, scope: Collection[EpisodeId]) -> list[str]:
-        """The restored sessions of attempts outside the scope of a commit."""
-        return [s.session_id for s in self.sessions if s.restored and s.episode not in scope]
-
     def delete_restored(self, now: float, session_ids: Iterable[str]) -> list[str]:
         """Of these restored sessions those go that nobody claimed, and the members that only they backed.
 

@@ -269,12 +269,15 @@ class Control:
 
     async def _delete_left_out(self, checkpoint_id: str, transfer: Transfer) -> None:
         """Let go of restored sessions outside the scope, in slices: what claims one meanwhile came in time."""
-        registry = self._server.registry
-        left_out = registry.left_out(transfer.scope) if transfer.scope is not None else []
-        for part in slices(left_out):
+        registry, scope = self._server.registry, transfer.scope
+        if scope is None:
+            return
+        for part in slices(list(registry.sessions)):
             if registry.closed:
                 return
-            registry.delete_restored(self._server.now(), part)
+            left_out = [s.session_id for s in part if s.restored and s.episode not in scope]
+            if left_out:
+                registry.delete_restored(self._server.now(), left_out)
             await trio.lowlevel.checkpoint()
             self._check_current(checkpoint_id, transfer)
 
