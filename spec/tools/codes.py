@@ -19,6 +19,8 @@ from genrm_trio.ops.tla.values import Value, parse
 
 PROMPT = "0" * 64
 SCHEME = "genrm-trio-1"
+AGE_S = 60.0
+"""How old whatever goes by age has to be."""
 
 Key = tuple[str, int]
 """A cohort in the spec: its group and its group attempt."""
@@ -43,7 +45,13 @@ class Constants:
     @property
     def limits(self) -> Limits:
         """The same for the core: sessions count, and nothing goes by age unless an event says so."""
-        return Limits(self.size, max_terminal_cohorts=self.cap, record_sessions=True)
+        return Limits(
+            self.size,
+            max_terminal_cohorts=self.cap,
+            cohort_result_ttl_s=AGE_S,
+            session_idle_ttl_s=AGE_S,
+            record_sessions=True,
+        )
 
 
 class Codes:

@@ -1,16 +1,21 @@
 """The Registry's state as the value that the spec's variable `core` has, and what it says is due."""
 
-import math
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from spec.tools.codes import Codes
+from spec.tools.codes import AGE_S, Codes
+from spec.tools.replay import Divergence
 
-from genrm_trio.core.cohort import Cohort
+from genrm_trio.core.cohort import Cohort, NotEnabled
 from genrm_trio.core.registry import Registry
 from genrm_trio.ops.tla.values import Map, Value, function, record
 
 
 def projected(registry: Registry, codes: Codes) -> Map:
-    """The whole state, whatever the spec knows of it."""
+    """The whole state, whatever the spec knows of it. Raises Divergence when the count of places is not that of it."""
+    held = sum(cohort.size for cohort in registry.cohorts.values() if cohort.active)
+    if held != registry.held:
+        raise Divergence(f"active cohorts have {held} places, {registry.held} are counted")
     exported = registry.admission.exported
     groups = sorted(registry.groups.items(), key=lambda named: named[1].watermark.used)
     return record(
@@ -49,12 +54,30 @@ def projected(registry: Registry, codes: Codes) -> Map:
 
 
 def due(registry: Registry, codes: Codes) -> dict[str, list[Value]]:
-    """What time could make due from here on: by action, in the order in which it goes."""
+    """What goes by age if nobody does anything more: by action, in the order in which it goes.
+
+    Time stood still at 0, so everything is as old as it must be at the very same moment. Raises Divergence when the
+    code lets go what is not due.
+    """
+    cohorts, groups = registry.due_cohorts(AGE_S), registry.due_watermarks(AGE_S)
+    sessions = registry.due_sessions(AGE_S)
+    _refuses(registry.expire, set(registry.cohorts) - set(cohorts))
+    _refuses(registry.expire_watermark, set(registry.groups) - set(groups))
+    _refuses(registry.expire_session, {session.session_id for session in registry.sessions} - set(sessions))
     return {
-        "Expire": [codes.cohort(key) for key in registry.due_cohorts(math.inf)],
-        "ExpireWatermark": [codes.group(name) for name in registry.due_watermarks(math.inf)],
-        "ExpireSession": [codes.session(session) for session in registry.due_sessions(math.inf)],
+        "Expire": [codes.cohort(key) for key in cohorts],
+        "ExpireWatermark": [codes.group(name) for name in groups],
+        "ExpireSession": [codes.session(session) for session in sessions],
     }
+
+
+def _refuses(action: Callable[[float, str], Any], undue: Iterable[str]) -> None:
+    for name in undue:
+        try:
+            action(AGE_S, name)
+        except NotEnabled:
+            continue
+        raise Divergence(f"{action.__name__} of {name}, which is not due, was possible")
 
 
 def _cohort(cohort: Cohort, codes: Codes) -> Value:

@@ -105,6 +105,9 @@ QUIET = frozenset(("idle", "restored"))
 
 def _due(graph: Graph, state: int, due: Mapping[str, Sequence[Value]]) -> str | None:
     """Whether the code says that goes by age what the spec lets go, and nothing else."""
+    idle = _idle(graph.states[state])
+    if set(due["ExpireSession"]) != idle:
+        return f"ExpireSession: of the spec's sessions {idle} are idle, the code has {due['ExpireSession']}"
     if graph.states[state].world["phase"] not in QUIET:
         return None
     offered: dict[str, set[Value]] = {name: set() for name in due}
@@ -115,9 +118,15 @@ def _due(graph: Graph, state: int, due: Mapping[str, Sequence[Value]]) -> str | 
     for name in ("Expire", "ExpireWatermark"):
         if offered[name] != set(due[name][:1]):
             return f"{name}: the spec has {offered[name]}, the code {due[name]}"
-    # The spec's callers keep some sessions in use for a while.
-    more = offered["ExpireSession"] - set(due["ExpireSession"])
-    return f"ExpireSession: the spec has {more} as well, the code {due['ExpireSession']}" if more else None
+    return None
+
+
+def _idle(state: State) -> set[Value]:
+    """The sessions that may end by their age: with admission open, and when no request waits with them."""
+    if not state.core["open"]:
+        return set()
+    waiting = {waiter["s"] for _, waiter in pairs_of(state.core["waiting"])}
+    return {session for session, _ in pairs_of(state.core["session"])} - waiting
 
 
 def _told(before: State, after: State, taken: Taken, codes: Codes) -> str | None:

@@ -42,6 +42,12 @@ def seen_by_server(graph: Graph, number: int) -> Hashable:
     return id(before.core), before.task, edge.event, id(after.core), after.task
 
 
+def seen_by_core(graph: Graph, number: int) -> Hashable:
+    """What of an edge the core can see, which has no tasks."""
+    edge = graph.edges[number]
+    return id(graph.states[edge.source].core), edge.event, id(graph.states[edge.target].core)
+
+
 def run(graph: Graph, led: list[Walk], fresh: Fresh) -> Replayed:
     """Lead code along walks, in a time that stands still. Raises Divergence."""
     return trio.run(partial(replay, graph, led, fresh), clock=MockClock())

@@ -17,6 +17,7 @@ from spec.tools.graph import Event, State
 from spec.tools.projection import due, projected
 from spec.tools.replay import Divergence, Taken
 
+from genrm_trio.core.cohort import Phase
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.outcome import Answer
 from genrm_trio.core.trace import ACTIONS, method_name
@@ -35,6 +36,7 @@ from genrm_trio.runtime.life import Life
 from genrm_trio.runtime.server import Policy, Server, Verification
 
 DEADLINE_S = 60.0
+TO_BE_JUDGED = {Phase.COLLECTING, Phase.EVALUATING}
 
 
 class LedJudge:
@@ -197,7 +199,8 @@ class TrioTarget:
         return {r.number: r.answer for r in requests if r.answer is not None and r.number is not None}
 
     def _check_tasks(self) -> None:
-        """Every active cohort has its life, every waiter its request, and nothing else is left."""
+        """Every active cohort has its life, every waiter its request, every body is still to be judged; nothing else
+        is left."""
         registry = self._server.registry
         active = {key for key, cohort in registry.cohorts.items() if cohort.active}
         lives = set(self._server._lives)
@@ -206,6 +209,10 @@ class TrioTarget:
         waiting = {r.number for r in self._process.requests if r.answer is None and not r.scope.cancel_called}
         if waiting != set(registry.waiters):
             raise Divergence(f"the requests {waiting} wait, the core has the waiters {set(registry.waiters)}")
+        for key, cohort in registry.cohorts.items():
+            kept = {index for index, member in cohort.members.items() if member.payload is not None}
+            if kept != (set(cohort.members) if cohort.phase in TO_BE_JUDGED else set()):
+                raise Divergence(f"{key} is {cohort.phase} and keeps the bodies of {kept}")
 
     def _life(self, a: Map) -> Life:
         return self._server._lives[self._key(a)]
