@@ -53,5 +53,6 @@ SOURCE_ONLY = {
         "GateNoRecheck",
         "RetireIsNoBlocker",
         "VerifyBeforeRestore",
+        "WaitingToolClaims",
     ),
 }

@@ -74,7 +74,7 @@ def mutate(source: Path, mutant: Mutant) -> None:
 def copy_checkout(folder: Path) -> None:
     """Copy what the tests need into an empty folder."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc", ".hypothesis")
-    for name in ("src", "tests", "docs", "examples"):
+    for name in ("src", "tests", "docs", "examples", "spec"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md"):

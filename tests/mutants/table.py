@@ -996,6 +996,27 @@ RUNTIME = (
         ("tests/runtime/test_gate.py::test_every_request_waits_for_a_restore",),
         machine=False,
     ),
+    Mutant(
+        "WaitingToolClaims",
+        "a call that waits at the gate claims a session that the open checkpoint is to delete",
+        (
+            (
+                "runtime/gate.py",
+                "        while not self._passes(kind):\n",
+                '        if kind == "tool" and session is not None:\n'
+                "            self._registry.use_session(self._now(), session, episode)\n"
+                "        while not self._passes(kind):\n",
+            ),
+            (
+                "runtime/gate.py",
+                '        if kind == "tool" and session is not None:\n'
+                "            self._registry.use_session(self._now(), session, episode)\n        stale",
+                "        stale",
+            ),
+        ),
+        ("tests/spec/test_traces.py::test_what_the_server_does_is_what_the_spec_says",),
+        machine=False,
+    ),
 )
 
 MUTANTS: tuple[Mutant, ...] = (
