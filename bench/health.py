@@ -94,13 +94,14 @@ async def measure(folder: Path, table: Table) -> bool:
     return healthy
 
 
-def main() -> None:
+def main() -> int:
     table = Table("while", "probes", "median ms", "99 % ms", "worst ms", title="/health")
     with tempfile.TemporaryDirectory(prefix="genrm-trio-bench-") as folder:
         healthy = trio.run(measure, Path(folder), table)
     Console(soft_wrap=True).print(table)
     print(f"always within {1000 * HEALTHY_S:.0f} ms: {'yes' if healthy else 'NO'}")
+    return 0 if healthy else 1
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

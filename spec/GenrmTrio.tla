@@ -408,7 +408,8 @@ Restored(states, order) ==
                         [k |-> states[s].state.k, i |-> states[s].state.i, late |-> FALSE]]]
 DoRestore(c, states, order) ==
     LET r == Restored(states, order) IN
-    Quiet([r EXCEPT !.retired = c.retired, !.refused = c.refused, !.shut = c.shut \ DOMAIN states], None)
+    Quiet([r EXCEPT !.retired = c.retired, !.refused = Without(c.refused, DOMAIN states),
+                    !.shut = c.shut \ DOMAIN states], None)
 DoRefuseRestore(c, states, order) ==
     Quiet(IF Mutant("PartialRestore") THEN [Restored(states, order) EXCEPT !.open = c.open] ELSE c, None)
 

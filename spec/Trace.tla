@@ -106,8 +106,7 @@ Follow(name, a, reply) ==
             /\ Empties(core)
             /\ To("restored", DoRestore(core, a.states, a.order), reply)
       [] name = "RefuseRestore" -> In(Quiet(core, None), reply)
-      \* A prepare waits for a retire that has begun, but closes admission at once.
-      [] name = "Retire" -> ~ core.exporting /\ ~ core.down /\ In(DoRetire(core, a.episodes), reply)
+      [] name = "Retire" -> world # "prepare" /\ ~ core.down /\ In(DoRetire(core, a.episodes), reply)
       [] name = "DeleteRestored" -> world = "prepare" /\ core.exporting /\ In(DoDeleteRestored(core, a.sessions), reply)
       [] name = "Forget" -> world # "prepare" /\ ~ core.down /\ In(DoForget(core, a.rollouts), reply)
       [] name = "ShutDown" -> ~ core.down /\ In(DoShutDown(core), reply)

@@ -5,7 +5,7 @@ they are: no string becomes a number, no number a string.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import trio
@@ -127,16 +127,23 @@ class RestoreCall(Call):
 class RetireCall(Call):
     """Refuse these attempts from now on."""
 
+    _keys: list[str] = PrivateAttr(default_factory=list)
     _newest: dict[str, int] = PrivateAttr(default_factory=dict)
 
     episode_ids: Annotated[list[Episode], Field(min_length=1, max_length=MAX_EPISODES)]
 
     def model_post_init(self, context: Any, /) -> None:
-        """Look for the newest attempts here, where a long list is read: perhaps in a thread."""
+        """Make keys and look for the newest attempts here, where a long list is read: perhaps in a thread."""
+        self._keys = [episode.key for episode in self.episode_ids]
         newest: dict[str, int] = {}
         for episode in self.episode_ids:
             newest[episode.rollout_id] = max(episode.attempt, newest.get(episode.rollout_id, 0))
         self._newest = newest
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The capture keys of the episodes, as they were listed."""
+        return self._keys
 
     @property
     def newest(self) -> Mapping[str, int]:

@@ -170,10 +170,15 @@ class SessionTable:
     def adopt(self, other: "SessionTable") -> None:
         """Take over the open sessions of a table that was built aside; this one must have none open.
 
-        An id among them that was closed before is open again: its caller goes on from before that close.
+        An id among them that was closed or retired before is open again: its caller goes on from before that.
         """
         assert not self._open, "a restore meets no open session"
         self._open = other._open
         self._by_rollout = other._by_rollout
         for session_id in [closed for closed in self.closed if closed in self._open]:
             del self.closed[session_id]
+        for session_id in [refused for refused in self.refused if refused in self._open]:
+            rollout_id = self.refused.pop(session_id)
+            self._refused_of[rollout_id].remove(session_id)
+            if not self._refused_of[rollout_id]:
+                del self._refused_of[rollout_id]

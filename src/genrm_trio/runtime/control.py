@@ -7,8 +7,8 @@ acts on it. A commit, a restore and a retire run in tasks of their own, for thei
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import trio
@@ -38,7 +38,6 @@ from genrm_trio.checkpoints.phases import (
     deadline_exceeded,
 )
 from genrm_trio.checkpoints.store import Store
-from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.outcome import JSON
 from genrm_trio.core.record import Rebuild
 from genrm_trio.runtime.bell import Bell
@@ -47,9 +46,6 @@ from genrm_trio.runtime.transfer import Exported, export, in_order, let_go, rebu
 
 MAX_BLOCKERS_TOLD = 100
 """How many blockers a report names; all are counted."""
-
-RETIRE_SLICE = 1024
-"""Episodes retired at a stretch. Each slice looks at every waiting verification, so not fewer."""
 
 ABORT_S = 1.0
 """How long a resume waits for a write that it stopped, at least: also when its own deadline has passed."""
@@ -101,16 +97,15 @@ class Work:
 
 @dataclass(eq=False, slots=True)
 class Retiring:
-    """A retire that goes on.
+    """A retire whose sessions still run requests.
 
-    newest: the newest attempt of each of its rollouts. done: how many of its episodes are retired. sessions: those
-    that it ended.
+    keys: the capture keys of its episodes. newest: the newest attempt of each of its rollouts. sessions: those that
+    it ended.
     """
 
-    episodes: list[EpisodeId]
+    keys: Sequence[str]
     newest: Mapping[str, int]
-    done: int = 0
-    sessions: set[str] = field(default_factory=set)
+    sessions: Collection[str]
 
 
 class Control:
@@ -176,8 +171,12 @@ class Control:
 
     def _blockers(self) -> list[str]:
         """The capture keys of what a prepare waits for, each once: running requests, and retires that go on."""
-        retiring = [episode.key for retiring in self._retiring for episode in retiring.episodes]
+        retiring = [key for retiring in self._retiring for key in retiring.keys]
         return list(dict.fromkeys([*self._server.gate.blockers, *retiring]))
+
+    def _is_blocked(self) -> bool:
+        """Whether there is a blocker, without looking for all of them."""
+        return bool(self._retiring or self._server.gate.blockers)
 
     def _blocked(self) -> str | None:
         blockers = self._blockers()
@@ -218,7 +217,7 @@ class Control:
 
     def _prepare_over(self, checkpoint_id: str) -> bool:
         waits = self.phases.is_open(checkpoint_id, Phase.PREPARING) and not self._server.registry.closed
-        return not waits or not self._blockers()
+        return not waits or not self._is_blocked()
 
     def _prepared(self, checkpoint_id: str, *, late: bool) -> Reply:
         self._refuse_closing()
@@ -254,6 +253,7 @@ class Control:
         self._exported = exported
         work.stage = Stage.WRITING
         manifest = await self._store.write(transfer.directory, checkpoint_id=checkpoint_id, records=exported)
+        await trio.lowlevel.checkpoint_if_cancelled()  # a write may end in the very turn in which it is stopped
         work.stage = Stage.CLEANING
         keys = await exported.keys()
         self._check_current(checkpoint_id, transfer)
@@ -282,6 +282,7 @@ class Control:
             self._check_current(checkpoint_id, transfer)
 
     async def _export(self, checkpoint_id: str, transfer: Transfer) -> Exported:
+        self._check_current(checkpoint_id, transfer)
         try:
             with collector_paused():
                 exported = await export(self._server, transfer.scope, checkpoint_id)
@@ -384,7 +385,7 @@ class Control:
 
         When it returns, and until the caller waits again, nothing goes on. Raises `deadline_exceeded`.
         """
-        while (work := self._work) is not None and not work.done.is_set():
+        while (work := self._work) is not None and not work.done.is_set() and self.phases.active_id == checkpoint_id:
             work.stop()
             if work.stage is Stage.IN_MEMORY:
                 return
@@ -392,7 +393,8 @@ class Control:
                 await work.done.wait()
                 await self._server.points.reach("stopped", checkpoint_id)
             if waiting.cancelled_caught:
-                raise deadline_exceeded(Step.RESUME, f"{work.stage.value} goes on; nothing changed")
+                changed = "a commit that is called again writes it again" if work.stopped else "nothing changed"
+                raise deadline_exceeded(Step.RESUME, f"{work.stage.value} goes on; {changed}")
 
     def _resumed(self) -> None:
         """Nothing is open any more: let go of what belonged to it, and open admission."""
@@ -425,11 +427,12 @@ class Control:
         """Refuse these attempts from now on, free what their sessions hold, and wait for what they still run."""
         arrival = self._arrive(call)
         await self._restore_over(call, arrival, Step.RETIRE)
+        self._refuse_closing()
         self.phases.retire(Step.RETIRE, call.checkpoint_id, arrival)
         self._lease_changed.ring()
-        retiring = Retiring(call.episode_ids, call.newest)
-        self._retire_slice(retiring)
-        if self._goes_on(retiring):
+        ended = self._server.registry.retire(self._server.now(), call.episode_ids)
+        retiring = Retiring(call.keys, call.newest, frozenset(ended))
+        if self._runs(retiring):
             self._retiring.append(retiring)
             self._own().start_soon(self._free, retiring, name="retire")
 
@@ -439,28 +442,16 @@ class Control:
         if not await self._wait(over, arrival.deadline, "retire", call):
             raise deadline_exceeded(Step.RETIRE, "requests of these sessions still run; it goes on by itself")
         self._refuse_closing()
-        return {"retired": [episode.key for episode in call.episode_ids]}
-
-    def _retire_slice(self, retiring: Retiring) -> None:
-        part = retiring.episodes[retiring.done : retiring.done + RETIRE_SLICE]
-        retiring.sessions.update(self._server.registry.retire(self._server.now(), part))
-        retiring.done += len(part)
+        return {"retired": [*call.keys]}
 
     async def _free(self, retiring: Retiring) -> None:
-        """Retire what is left, and wait for the running requests of the sessions; until then it is a blocker."""
-        while retiring.done < len(retiring.episodes):
-            await trio.lowlevel.checkpoint()
-            if self._server.registry.closed:
-                break
-            self._retire_slice(retiring)
-        await self._server.gate.bell.until(lambda: not self._goes_on(retiring))
+        """Wait for the running requests of the retired sessions; until then the retire is a blocker."""
+        await self._server.gate.bell.until(lambda: not self._runs(retiring))
         self._retiring.remove(retiring)
         self._server.gate.bell.ring()
 
-    def _goes_on(self, retiring: Retiring) -> bool:
-        """Whether not all is retired, or seeds and other requests of the retired sessions still run."""
-        if retiring.done < len(retiring.episodes) and not self._server.registry.closed:
-            return True
+    def _runs(self, retiring: Retiring) -> bool:
+        """Whether seeds and other requests of the retired sessions still run."""
         return self._server.gate.of_rollouts(retiring.newest, retiring.sessions) > 0
 
     def _unfinished(self, rollouts: Collection[str]) -> bool:
@@ -471,17 +462,13 @@ class Control:
         """Drop the marks of retired rollouts and the refused ids of their sessions."""
         arrival = self._arrive(call)
         await self._restore_over(call, arrival, Step.FORGET)
+        self._refuse_closing()
         self.phases.retire(Step.FORGET, call.checkpoint_id, arrival)
         self._lease_changed.ring()
         rollouts = frozenset(call.rollout_ids)
         if self._unfinished(rollouts):
             raise conflict("retire_incomplete", "a retire of these rollouts has not freed its sessions yet")
-        for number, part in enumerate(slices(call.rollout_ids, RETIRE_SLICE)):
-            if number:
-                await trio.lowlevel.checkpoint()
-                # With a checkpoint open now the rest is left to a repeated call.
-                self.phases.retire(Step.FORGET, call.checkpoint_id, arrival)
-            self._server.registry.forget(self._server.now(), part)
+        self._server.registry.forget(self._server.now(), call.rollout_ids)
         return {"forgotten": [*await in_order(rollouts)]}
 
     # -- waiting ---------------------------------------------------------------------------------------
@@ -545,7 +532,8 @@ class Control:
             raise work.error
         self._refuse_closing()
         if work.stopped:
-            raise conflict("stale_checkpoint", f"checkpoint {call.checkpoint_id!r} was resumed before the {step} ended")
+            text = f"a resume of checkpoint {call.checkpoint_id!r} stopped the {step} before it ended"
+            raise conflict("stale_checkpoint", text)
         goes_on = "; it goes on" if step is Step.COMMIT and not work.done.is_set() else ""
         raise deadline_exceeded(step, f"the deadline has passed{goes_on}")
 
