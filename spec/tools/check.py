@@ -18,10 +18,11 @@ from typing import TypeVar
 import structlog
 from rich.console import Console
 from rich.table import Table
-from spec.tools import configs, mutants, replaying, results, tlc, tracing
+from spec.tools import configs, kills, mutants, replaying, results, tlc, tracing
 from spec.tools.mutants import Row as Mutant
+from tests.mutants.table import MUTANTS as SOURCE_MUTANTS
 
-STEPS = ("configurations", "mutants", "graphs", "traces")
+STEPS = ("configurations", "mutants", "graphs", "traces", "kills")
 AT_ONCE = 2
 """TLC processes that run side by side."""
 SIMULATED = 300
@@ -163,6 +164,24 @@ class Check:
         count = TRACES[self.depth]
         self.console.print(f"{count} traces of the running server")
         self._rows(tracing.checked(count))
+
+    def kills(self) -> None:
+        """Deep only: lead every mutant of the source along the graphs; those are found that were recorded as found."""
+        if self.depth != "deep":
+            return
+        self.console.print(f"{len(SOURCE_MUTANTS)} mutants of the source, led along the graphs")
+        started, found = time.perf_counter(), {}
+        for name, how in kills.search(SOURCE_MUTANTS, AT_ONCE):
+            found[name] = kills.by(how)
+            self.console.print(f"  {name}: {how}", markup=False, highlight=False)
+        if self.recording:
+            kills.record(found)
+        known = kills.recorded()
+        other = [name for name, how in found.items() if (how is None) != (known.get(name) is None)]
+        wrong = [f"{name}: found by {found[name]}, recorded {known.get(name)}" for name in other]
+        outcome = f"{sum(how is not None for how in found.values())} of {len(found)} found"
+        seconds = time.perf_counter() - started
+        self.report.add("source mutants", outcome, 0, seconds, wrong="; ".join(wrong) or None)
 
     def _rows(self, rows: Iterable[tuple[str, str, int, float, str | None]]) -> None:
         for what, outcome, states, seconds, wrong in rows:

@@ -30,10 +30,13 @@ class Checkpoint:
         """It is over."""
         self._records.clear()
 
-    def rebuilt(self, more: Iterable[Record] = ()) -> Rebuild:
-        """What a restore of these records installs, and of some more. Raises StateRefused."""
+    def rebuilt(self) -> Rebuild:
+        """What a restore of these records installs. Raises StateRefused."""
+        return self._rebuilt(self._records)
+
+    def _rebuilt(self, records: Iterable[Record]) -> Rebuild:
         rebuild = Rebuild(self._limits, 0.0)
-        for session, episode, state in [*self._records, *more]:
+        for session, episode, state in records:
             rebuild.add(episode, session, json.loads(json.dumps(state)))
         return rebuild
 
@@ -45,17 +48,22 @@ class Checkpoint:
             raise Divergence("a process that holds something would take a restore")
 
     def _refused_damaged(self, reason: str) -> None:
-        """Damage it in this way; sessions without an outcome are damaged otherwise."""
-        session, episode, state = next((one for one in self._records if one[2]), self._records[0])
-        changed: dict[str, Any] = dict(state) if isinstance(state, dict) else {}
-        if not changed:
-            changed["unknown"] = 1
-        elif reason == "unknown scheme":
-            changed["response_digest_scheme"] = "unknown"
-        else:
-            changed["response_digest"] = "another"
-        try:
-            self.rebuilt([(f"{session}.more", episode, changed)])
-        except StateRefused:
-            return
-        raise Divergence(f"a file with the damaged record {changed} is not refused")
+        for records in self._damaged(reason):
+            try:
+                self._rebuilt(records)
+            except StateRefused:
+                continue
+            raise Divergence(f"a damaged file is not refused: {records}")
+
+    def _damaged(self, reason: str) -> list[list[Record]]:
+        """The files that a reason stands for; sessions without an outcome are damaged otherwise."""
+        damaged = next((one for one in self._records if one[2]), self._records[0])
+        session, episode, state = damaged
+        others = [one for one in self._records if one is not damaged]
+        kept: dict[str, Any] = dict(state) if isinstance(state, dict) else {}
+        if not kept:
+            return [[*others, (session, episode, {"unknown": 1})]]
+        if reason == "unknown scheme":
+            return [[*others, (session, episode, kept | {"response_digest_scheme": "unknown"})]]
+        differs = (f"{session}.more", episode, kept | {"response_digest": "another"})
+        return [[*self._records, differs], [*self._records, damaged]]

@@ -1,4 +1,4 @@
-"""Why a mutant of the source is none of the spec: by reason, the mutants it holds for."""
+"""Why a mutant of the source is none of the spec, or is not found by replay: by reason, the mutants it holds for."""
 
 SOURCE_ONLY = {
     "the spec has no bodies, digests, schemes, prompts or formats; an answer is a number there": (
@@ -56,3 +56,44 @@ SOURCE_ONLY = {
         "WaitingToolClaims",
     ),
 }
+
+NOT_REPLAYED = {
+    "the spec has no prompts and no digest schemes, so no request of a graph comes with another one": (
+        "PromptAfterStale",
+        "SchemeIgnored",
+    ),
+    "the spec has no bound on held members, and led code is given none": ("BoundSplitsCohort",),
+    "time stands still while code is led: nothing is used later, deadlines and sweeps come when the graph says so": (
+        "ToldCountsAsIdle",
+        "CollectionTimerLost",
+        "EvaluationTimerLost",
+        "SweepLost",
+    ),
+    "no request of a graph comes under an attempt beyond the one that its session is bound to": ("StaleClaims",),
+    "no rollout of a graph asks under an attempt that is earlier than the one it was retired under": (
+        "RetireOnlyExactAttempt",
+    ),
+    "groups of a graph have two members: a cohort that collects has one, and who else holds its answer waits for it": (
+        "LiveRetireFreesShared",
+    ),
+    "sessions of one member are of one rollout in a graph, and a retire ends them together": (
+        "FirstSessionTakesMember",
+    ),
+    "a commit of a graph leaves out only rollouts that nobody went on with": ("DeleteTakesClaimed",),
+    "a restored member is asked for by a new session in one graph, and after an export in another, not both at once": (
+        "LateReplayStaysPending",
+    ),
+    "the files that a graph refuses are damaged in other ways: a digest, a scheme, a session twice": (
+        "RestoreIgnoresOutcomes",
+    ),
+    "the phases of the control plane are not in the spec, and retires are led without it": (
+        "RetireDuringCommit",
+        "RetireIsNoBlocker",
+    ),
+    "in a graph nobody waits at the gate: seeds, closes and tool calls come once admission is open": (
+        "GateNoRecheck",
+        "VerifyBeforeRestore",
+        "WaitingToolClaims",
+    ),
+}
+"""What kills.json has null for. Each is killed by the tests named in the table."""
