@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fake_judge import answer
 from tests.support.judging_kit import ASK, GOOD, Kept, Scripted, Step, endpoints, judge_of
@@ -86,7 +86,6 @@ def run(scripts: list[list[Step]], seed: int, *, chat: bool, cancel_at: float, c
     return {"ends": ends, "took": took, "kept": kept, "slots": slots, "wires": wires}
 
 
-@settings(deadline=None)
 @given(schedules, st.integers(), st.booleans())
 def test_every_comparison_ends(scripts: list[list[Step]], seed: int, chat: bool) -> None:
     seen = run(scripts, seed, chat=chat, cancel_at=math.inf)
@@ -107,7 +106,6 @@ def test_every_comparison_ends(scripts: list[list[Step]], seed: int, chat: bool)
     assert len(firsts) <= 3 * len(set(firsts)), "at most once a cohort"
 
 
-@settings(deadline=None)
 @given(schedules, st.integers(), st.floats(0, 60))
 def test_a_cancellation_at_any_time_leaves_nothing(scripts: list[list[Step]], seed: int, cancel_at: float) -> None:
     seen = run(scripts, seed, chat=False, cancel_at=cancel_at)
@@ -116,7 +114,6 @@ def test_a_cancellation_at_any_time_leaves_nothing(scripts: list[list[Step]], se
     assert seen["took"] <= max(cancel_at, 0) + 1e-6
 
 
-@settings(deadline=None)
 @given(schedules, st.integers())
 def test_a_seed_replays_a_run(scripts: list[list[Step]], seed: int) -> None:
     """One comparison alone: of several, the scheduler chooses who draws first."""
