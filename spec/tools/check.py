@@ -25,7 +25,7 @@ from tests.mutants.table import MUTANTS as SOURCE_MUTANTS
 STEPS = ("configurations", "mutants", "graphs", "traces", "kills")
 AT_ONCE = 2
 """TLC processes that run side by side."""
-SIMULATED = 100
+SIMULATED = 300
 """Random behaviours of the deep run."""
 TRACES = {"reduced": 60, "full": 200, "deep": 2000}
 """Traces of the running server that are checked."""

@@ -33,21 +33,21 @@ def test_without_a_root_any_path_is_good(tmp_path: Path, monkeypatch: pytest.Mon
     assert folder_path("ck", INSTANCE, None) == tmp_path / "ck" / TAIL
 
 
-@pytest.mark.parametrize("given_dir", ["ck", "./ck", "a/../ck", "{root}/ck", "{root}/../root/ck", "{root}//ck/"])
+@pytest.mark.parametrize("given_dir", ["ck", "./ck", "a/../ck", "{base}/ck", "{base}/../base/ck", "{base}//ck/"])
 def test_under_the_root_relative_and_absolute_paths_are_good(tmp_path: Path, given_dir: str) -> None:
-    root = tmp_path / "root"
+    root = tmp_path / "base"
     root.mkdir()
-    assert folder_path(given_dir.format(root=root), INSTANCE, root) == root / "ck" / TAIL
+    assert folder_path(given_dir.format(base=root), INSTANCE, root) == root / "ck" / TAIL
 
 
 @pytest.mark.parametrize(
-    "given_dir", ["..", "../other", "ck/../../other", "{root}/../other", "{root}other", "/", "/etc"]
+    "given_dir", ["..", "../other", "ck/../../other", "{base}/../other", "{base}other", "/", "/etc"]
 )
 def test_outside_the_root_is_refused(tmp_path: Path, given_dir: str) -> None:
-    root = tmp_path / "root"
+    root = tmp_path / "base"
     root.mkdir()
     with pytest.raises(CheckpointStateError, match="does not lie under"):
-        folder_path(given_dir.format(root=root), INSTANCE, root)
+        folder_path(given_dir.format(base=root), INSTANCE, root)
 
 
 @pytest.mark.parametrize("where", ["ck", "ck/gym", "ck/gym/resources", f"ck/{TAIL}"])

@@ -15,7 +15,7 @@ from tests.support.fake_judge import answer, verdict_text
 from tests.support.judging_kit import Scripted, Step, judge_of
 from tests.support.scene import policy, scene
 
-from genrm_trio.core.outcome import CohortFailed, JudgeFailed, Rewarded
+from genrm_trio.core.outcome import JudgeFailed, Rewarded
 from genrm_trio.judging.chat import Chat
 from genrm_trio.judging.responses import Responses
 from genrm_trio.judging.scoring import ScoringRules
@@ -105,10 +105,6 @@ def test_any_reply_ends_in_finite_rewards_or_a_judge_failure(
             case JudgeFailed(text=text):
                 text.encode("utf-8")
                 assert len(text) < 4000
-            case CohortFailed(code="evaluation_failed", text=text):
-                # Contract 6: lenient rules let a score through whose square is infinite, and so is a figure made of it.
-                assert mode == "lenient", told
-                assert "NonFiniteReward" in text, told
             case _:
                 raise AssertionError(f"told {told}")
 
@@ -116,7 +112,7 @@ def test_any_reply_ends_in_finite_rewards_or_a_judge_failure(
 @fuzz
 @given(unit=said.filter(bool).map(lambda text: text[:200]), mode=st.sampled_from(["strict", "lenient"]))
 def test_the_work_on_a_text_is_proportional_to_its_length(unit: str, mode: Literal["strict", "lenient"]) -> None:
-    """Twice the text is twice the lines that run, give or take a twentieth, and the characters read as JSON."""
+    """Twice the text is at most twice the lines that run and the characters that are read as JSON."""
     rules = VerdictRules(mode=mode)
     work = []
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -125,5 +121,5 @@ def test_the_work_on_a_text_is_proportional_to_its_length(unit: str, mode: Liter
                 read_verdict(unit * times, rules)
                 read_rubric(unit * times, rules, (1,))
             work.append(counts)
-    assert work[1]["lines"] <= 2.1 * work[0]["lines"] + 400
+    assert work[1]["lines"] <= 2 * work[0]["lines"] + 400
     assert work[1]["characters"] <= 5 * (len(unit) * 100 + 40)

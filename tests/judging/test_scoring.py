@@ -269,6 +269,12 @@ def test_a_reward_that_is_no_finite_number_is_an_error(verdict: Verdict) -> None
         score_cohort(ScoringRules(), answers(2), [Compared(0, 1, 0, verdict), Compared(1, 0, 0, verdict)])
 
 
+def test_the_deviation_of_large_scores_is_finite_though_their_squares_are_not() -> None:
+    verdict = Verdict(1.0e160, 3.0e160, 3.0)
+    found = score_cohort(ScoringRules(), answers(2), [Compared(0, 1, 0, verdict), Compared(1, 0, 0, verdict)])
+    assert found.metrics["std_individual_score"] == pytest.approx(1.0e160)
+
+
 @pytest.mark.parametrize(("i", "j"), [(0, 2), (-1, 0), (1, 1), (3, 0)])
 def test_a_comparison_of_nobody_is_an_error(i: int, j: int) -> None:
     with pytest.raises(ValueError, match="there is no pair"):

@@ -30,6 +30,10 @@ Unparseable = Literal["drop_comparison", "judge_failure", "default_scores"]
 ScoreSource = Literal["overall", "rubric_mean"]
 
 
+LARGE = 1e150
+"""Numbers up to this have squares that can be added."""
+
+
 class NonFiniteReward(ValueError):
     """A score or reward came out as NaN or infinite; never published (contract 5.4)."""
 
@@ -265,7 +269,7 @@ def _score_metrics(verdicts: Sequence[Verdict]) -> dict[str, JSON]:
     middle = mean(scores)
     return {
         "mean_individual_score": middle,
-        "std_individual_score": math.sqrt(mean([(score - middle) * (score - middle) for score in scores])),
+        "std_individual_score": _deviation([score - middle for score in scores]),
         "tiebreak_usage_rate": mean([float(verdict.score_1 == verdict.score_2) for verdict in verdicts]),
     }
 
@@ -279,6 +283,14 @@ def _result(comparison: Compared, verdict: Verdict) -> dict[str, JSON]:
         "score_2": verdict.score_2,
         "ranking": verdict.ranking,
     }
+
+
+def _deviation(offsets: Sequence[float]) -> float:
+    """The population deviation of numbers given by their offsets from the mean."""
+    largest = max(map(abs, offsets))
+    # Squares of what a lenient verdict may say overflow, though their deviation is finite.
+    scale = largest if largest > LARGE else 1.0
+    return scale * math.sqrt(mean([(offset / scale) * (offset / scale) for offset in offsets]))
 
 
 def _check_finite(members: Sequence[Mapping[str, JSON]], metrics: Mapping[str, JSON]) -> None:
