@@ -203,6 +203,7 @@ def test_a_digest_covers_all_that_the_judge_sees() -> None:
         ([ROW + "\n", "{oops\n"], "line 2 is not JSON"),
         (['{"pair": "x", "judge_index": true, "text": ""}\n'], "neither"),
         (['{"pair": "x", "judge_index": 0, "text": "", "usage": [1]}\n'], "neither"),
+        (['{"pair": "x", "judge_index": 0, "text": "", "usage": [1, NaN, false]}\n'], "neither"),
         (['{"prompt": "p", "answers": [{"text": "a", "score": 11}]}\n'], "outside"),
         (['{"prompt": "p", "answers": [{"text": "a"}]}\n'], "gpt4_score"),
         (['{"prompt": "p", "answers": [{"text": "a", "score": true}]}\n'], "neither"),

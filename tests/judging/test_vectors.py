@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from genrm_trio.core.identity import parse_capture_key
-from genrm_trio.judging import adjustments, digest, pairs, scoring, text, verdict
+from genrm_trio.judging import adjustments, digest, figures, pairs, scoring, text, verdict
 from genrm_trio.judging.aggregate import aggregate_metrics
 
 VECTORS = Path(__file__).parent.parent / "data" / "vectors.json"
@@ -208,8 +208,8 @@ def check_legacy(given: Any, output: Any) -> None:
 @checks("token percentile")
 def check_percentile(given: Any, output: Any) -> None:
     values = given["values"]
-    assert scoring.percentile(values, 0.5) == close(output["p50"])
-    assert scoring.percentile(values, 0.95) == close(output["p95"])
+    assert figures.percentile(values, 0.5) == close(output["p50"])
+    assert figures.percentile(values, 0.95) == close(output["p95"])
     assert math.fsum(values) / len(values) == close(output["mean"])
 
 

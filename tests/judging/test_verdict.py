@@ -133,6 +133,10 @@ def test_ranges_are_settings_with_their_ends_included() -> None:
         (f'{A} {{"score_1": 1e309}}', None),
         (f'{A} {{"score_1": {"9" * 400}}}', None),
         (f'{A} {{"score_1": [1]}}', VERDICT_A),
+        ('{"score_1": 1.7e308, "score_2": -1.7e308, "ranking": -1.7e308}', Verdict(1.7e308, -1.7e308, -1.7e308)),
+        ('{"score_1": 1.7e308, "score_2": 1.7e308, "ranking": 1}', Verdict(1.7e308, 1.7e308, 1.0)),
+        ('{"score_1": 1.7e308, "score_2": 1.7e308, "ranking": -1.7e308}', None),
+        ('{"score_1": -1.7e308, "score_2": -1.7e308, "ranking": 1.7e308}', None),
         (f'{{"score_1": 1{"0" * 5000}}} ', None),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from genrm_trio.core.outcome import JSON
-from genrm_trio.judging.rating import mean
+from genrm_trio.judging.figures import mean
 
 TASK = "_ng_task_index"
 ROLLOUT = "_ng_rollout_index"

@@ -20,12 +20,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from genrm_trio.judging.figures import mean
 from genrm_trio.judging.verdict import Verdict
 
 Method = Literal["simple_tiebreaker", "win_rate", "bradley_terry"]
-
-NEUTRAL_RANKING = 3.5
-"""The ranking that favours nobody, the middle of 1 to 6."""
 
 
 class ScoringFailed(Exception):
@@ -88,21 +86,12 @@ def comparison_graph_connected(pairs: Iterable[tuple[int, int]], n: int) -> bool
     return parts <= 1
 
 
-def mean(values: Sequence[float]) -> float:
-    """Return the mean, rounded once so that no order of the values matters; NaN when it is beyond every double."""
-    try:
-        return math.fsum(values) / len(values)
-    except OverflowError:
-        return math.nan
-
-
 def _simple_tiebreaker(rated: Sequence[Rated], n: int, scale: Scale) -> list[float]:
     scores: list[list[float]] = [[] for _ in range(n)]
     for comparison in rated:
-        verdict = comparison.verdict
-        apart = NEUTRAL_RANKING - verdict.ranking if verdict.score_1 == verdict.score_2 else 0.0
-        scores[comparison.i].append(verdict.score_1 + apart)
-        scores[comparison.j].append(verdict.score_2 - apart)
+        score_i, score_j = comparison.verdict.untied()
+        scores[comparison.i].append(score_i)
+        scores[comparison.j].append(score_j)
     return [mean(own) if own else scale.default for own in scores]
 
 

@@ -161,7 +161,10 @@ def _read_said(row: Mapping[str, Any]) -> _Said:
     if usage is None:
         return _Said(row["text"], None)
     input_tokens, output_tokens, hit_max = usage
-    return _Said(row["text"], Usage(float(input_tokens), float(output_tokens), bool(hit_max)))
+    tokens = float(input_tokens), float(output_tokens)
+    if not all(map(math.isfinite, tokens)):
+        raise ValueError(f"usage {usage}")
+    return _Said(row["text"], Usage(*tokens, bool(hit_max)))
 
 
 def _read_scored(row: Mapping[str, Any]) -> _Scored:

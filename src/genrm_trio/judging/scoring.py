@@ -11,8 +11,9 @@ from typing import Literal
 
 from genrm_trio.core.outcome import JSON
 from genrm_trio.judging.adjustments import LengthRules, length_changes, style_changes
+from genrm_trio.judging.figures import deviation, mean, percentile
 from genrm_trio.judging.judge import Usage
-from genrm_trio.judging.rating import METHODS, Method, Rated, Scale, ScoringFailed, mean, rate
+from genrm_trio.judging.rating import METHODS, Method, Rated, Scale, ScoringFailed, rate
 from genrm_trio.judging.text import AnswerText
 from genrm_trio.judging.verdict import Verdict
 
@@ -22,16 +23,11 @@ __all__ = [
     "NonFiniteReward",
     "ScoringFailed",
     "ScoringRules",
-    "percentile",
     "score_cohort",
 ]
 
 Unparseable = Literal["drop_comparison", "judge_failure", "default_scores"]
 ScoreSource = Literal["overall", "rubric_mean"]
-
-
-LARGE = 1e150
-"""Numbers up to this have squares that can be added."""
 
 
 class NonFiniteReward(ValueError):
@@ -153,15 +149,6 @@ def score_cohort(
     return CohortScores(tuple(members), tuple(_result(c, r.verdict) for c, r in counting), metrics)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value at (n - 1) * share of the sorted values, interpolated linearly (contract 7.10)."""
-    ordered = sorted(values)
-    at = (len(ordered) - 1) * share
-    below = math.floor(at)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (at - below)
-
-
 # --- which verdicts count
 
 
@@ -266,10 +253,9 @@ def _score_metrics(verdicts: Sequence[Verdict]) -> dict[str, JSON]:
     if not verdicts:
         return {}
     scores = [score for verdict in verdicts for score in (verdict.score_1, verdict.score_2)]
-    middle = mean(scores)
     return {
-        "mean_individual_score": middle,
-        "std_individual_score": _deviation([score - middle for score in scores]),
+        "mean_individual_score": mean(scores),
+        "std_individual_score": deviation(scores),
         "tiebreak_usage_rate": mean([float(verdict.score_1 == verdict.score_2) for verdict in verdicts]),
     }
 
@@ -283,14 +269,6 @@ def _result(comparison: Compared, verdict: Verdict) -> dict[str, JSON]:
         "score_2": verdict.score_2,
         "ranking": verdict.ranking,
     }
-
-
-def _deviation(offsets: Sequence[float]) -> float:
-    """The population deviation of numbers given by their offsets from the mean."""
-    largest = max(map(abs, offsets))
-    # Squares of what a lenient verdict may say overflow, though their deviation is finite.
-    scale = largest if largest > LARGE else 1.0
-    return scale * math.sqrt(mean([(offset / scale) * (offset / scale) for offset in offsets]))
 
 
 def _check_finite(members: Sequence[Mapping[str, JSON]], metrics: Mapping[str, JSON]) -> None:

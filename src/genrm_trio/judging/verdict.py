@@ -16,7 +16,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from genrm_trio.judging.figures import mean
+
 Span = tuple[int, int]
+
+NEUTRAL_RANKING = 3.5
+"""The ranking that favours nobody, the middle of 1 to 6."""
 
 _SIGNIFICANT = re.compile(r'[{}"]')
 _JSON_FENCE = re.compile(r"```json", re.IGNORECASE | re.ASCII)
@@ -40,6 +45,16 @@ class Verdict:
     def flipped(self) -> "Verdict":
         """Return the same verdict for the answers in the other order (contract 7.11)."""
         return Verdict(self.score_2, self.score_1, 7.0 - self.ranking)
+
+    def untied(self) -> tuple[float, float]:
+        """Return both scores, equal ones moved apart by the ranking (contract 7.7)."""
+        apart = NEUTRAL_RANKING - self.ranking if self.score_1 == self.score_2 else 0.0
+        return self.score_1 + apart, self.score_2 - apart
+
+    @property
+    def finite(self) -> bool:
+        """Whether it is made of finite numbers and gives such scores."""
+        return all(map(math.isfinite, (self.score_1, self.score_2, self.ranking, *self.untied())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +84,7 @@ def read_verdict(text: str, rules: VerdictRules) -> Verdict | None:
     """Return the overall verdict in a judge's text, or None when there is none to be had.
 
     Lenient (contract 7.3): the first verdict in a fence tagged `json`, else the last one anywhere; missing fields get
-    the defaults; a winner with a non-finite value is none.
+    the defaults; a winner with a value that is not finite, or that gives such a score, is none.
 
     Strict (contract 14.1): the last object with all three fields decides, and is none when a field breaks the rules;
     a verdict in a fence and a different one outside of any are ambiguous, so none.
@@ -245,7 +260,11 @@ def _lenient_fields(fields: dict[str, object]) -> _Claim:
             return None
         except OverflowError:
             return _REFUSED
-    return Verdict(*values) if all(map(math.isfinite, values)) else _REFUSED
+    return _if_finite(Verdict(*values))
+
+
+def _if_finite(verdict: Verdict) -> _Claim:
+    return verdict if verdict.finite else _REFUSED
 
 
 def _strict_fields(fields: dict[str, object], rules: VerdictRules) -> _Claim:
@@ -280,11 +299,8 @@ def _rubric_mean(found: dict[str, object], expected: set[int], fields: Callable[
         if not isinstance(claim, Verdict):
             return claim
         rated.append(claim)
-    try:
-        sums = [math.fsum(column) for column in zip(*((v.score_1, v.score_2, v.ranking) for v in rated), strict=True)]
-    except OverflowError:
-        return _REFUSED
-    return Verdict(*(total / len(rated) for total in sums))
+    columns = zip(*((v.score_1, v.score_2, v.ranking) for v in rated), strict=True)
+    return _if_finite(Verdict(*map(mean, columns)))
 
 
 def _takes(rubric_id: object, left: set[int]) -> bool:
