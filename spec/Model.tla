@@ -37,6 +37,13 @@ Coverage ==
     ELSE TLCSet(1, TLCGet(1) \cup {label}) /\ PrintT("TAKEN " \o label[1] \o ": " \o label[2])
 ASSUME TLCSet(1, {})
 
+\* Stands for Mutant where a configuration says so: prints each rule when it is first asked for. A configuration in which
+\* a rule is never asked for is the same whether the rule is kept or broken.
+Asked(name) ==
+    /\ IF name \in TLCGet(2) THEN TRUE ELSE TLCSet(2, TLCGet(2) \cup {name}) /\ PrintT("ASKED " \o name)
+    /\ name \in Mutants
+ASSUME TLCSet(2, {})
+
 \* Prints each transition; with one worker, and without symmetry.
 Edges == PrintT("EDGE " \o ToString(<<View, ev', View'>>))
 ==============================================================================

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import structlog
 from rich.console import Console
 from rich.table import Table
-from spec.tools import configs, kills, mutants, replaying, results, tlc, tracing
+from spec.tools import configs, everywhere, kills, mutants, replaying, results, tlc, tracing
 from spec.tools.mutants import Row as Mutant
 from tests.mutants.table import MUTANTS as SOURCE_MUTANTS
 
@@ -123,7 +124,7 @@ class Check:
         if self.depth == "reduced":
             rows = [row for row in rows if row.configuration in configs.REDUCED]
         self.console.print(f"{len(rows)} mutants")
-        jobs = [(f"{row.mutant} -> {row.invariant}", lambda row=row: mutants.refute(row)) for row in rows]
+        jobs = [(everywhere.named(row.mutant, row.invariant), partial(mutants.refute, row)) for row in rows]
         for name, kill in self._each(jobs):
             where, run = kill.row.configuration, kill.run
             wrong = None if kill.killed else f"not refuted in {where}"
@@ -132,20 +133,23 @@ class Check:
             self._everywhere(rows)
 
     def _everywhere(self, rows: list[Mutant]) -> None:
-        """Every mutant in every other configuration: where its check finds it is told, and nothing fails."""
-        places = [name for name in configs.FAST if name not in configs.LIVE]
-        pairs = [(row, name) for row in rows if row.invariant not in mutants.LIVENESS for name in places]
-        jobs = [
-            (f"{row.mutant} -> {row.invariant} in {name}", lambda row=row, name=name: mutants.refuted_in(row, name))
-            for row, name in pairs
-            if name != row.configuration
-        ]
-        found: dict[str, list[str]] = {}
-        for name, killed in self._each(jobs):
-            what, place = name.split(" in ")
-            found.setdefault(what, []).extend([place] if killed else [])
-        for what, where in found.items():
-            self.report.add(f"mutant {what}", f"also refuted in {' '.join(sorted(where)) or 'none'}", 0, 0.0)
+        """Every mutant in every configuration: those refute it that were recorded."""
+        started = time.perf_counter()
+        self.console.print(f"the rules that {len(everywhere.PLACES)} configurations ask for")
+        rules = dict(self._each([(place, partial(everywhere.asked, place)) for place in everywhere.PLACES]))
+        trials = [trial for place in everywhere.PLACES for trial in everywhere.trials(rows, place, rules[place])]
+        self.console.print(f"{len(trials)} mutants in configurations")
+        jobs = [(f"{one.mutant} in {one.place}", partial(everywhere.refuted, one)) for one in trials]
+        ended = [(name, label.split(" in ")[1]) for label, names in self._each(jobs) for name in names]
+        found = everywhere.table(rows, ended)
+        if self.recording:
+            everywhere.record(found)
+        known = everywhere.recorded()
+        other = [name for name in {**found, **known} if found.get(name) != known.get(name)]
+        wrong = [f"{name}: refuted in {found.get(name)}, recorded {known.get(name)}" for name in other]
+        outcome = f"{len(ended)} refutations in {len(trials)} runs"
+        seconds = time.perf_counter() - started
+        self.report.add("mutants everywhere", outcome, 0, seconds, wrong="; ".join(wrong) or None)
 
     # -- graphs and traces -----------------------------------------------------------------------------
 

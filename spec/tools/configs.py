@@ -47,12 +47,12 @@ class Config:
         """The same model, printing every transition."""
         return Config(self.name, self.without_checks().text + "ACTION_CONSTRAINT Edges\n")
 
-    def with_mutant(self, mutant: str, keyword: str, check: str) -> "Config":
-        """The model with one broken rule and one check."""
+    def with_mutant(self, mutant: str, checks: str) -> "Config":
+        """The model with one broken rule, and lines that say what is checked."""
         text = self.without_checks().text
         broken, count = re.subn(r"^(\s*Mutants\s*=\s*)\{\}", rf'\g<1>{{"{mutant}"}}', text, flags=re.MULTILINE)
         assert count == 1, f"configuration {self.name} sets no Mutants"
-        return Config(self.name, f"{broken}{keyword} {check}\n")
+        return Config(self.name, f"{broken}{checks}\n")
 
 
 def load(name: str) -> Config:

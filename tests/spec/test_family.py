@@ -50,7 +50,7 @@ def test_every_configuration_is_run_by_some_target() -> None:
 
 
 def test_a_mutant_runs_with_nothing_but_its_own_check() -> None:
-    config = configs.load("Q").with_mutant("NoHold", "PROPERTY", "NoOutcomeWhileClosed")
+    config = configs.load("Q").with_mutant("NoHold", "PROPERTY NoOutcomeWhileClosed")
     assert 'Mutants = {"NoHold"}' in config.text
     assert re.findall(r"^(?:INVARIANT|PROPERT).*$", config.text, re.MULTILINE) == ["PROPERTY NoOutcomeWhileClosed"]
 
