@@ -74,6 +74,51 @@ async def test_status_body_and_cookie_of_every_answer(method: str, path: str, st
             assert answer.json == {"status": "ok"}
 
 
+@pytest.mark.parametrize("method", ["get", "head", "Head", "hEAD", "post", "Options", "gET"])
+@pytest.mark.parametrize("path", ["/health", "/verify", "/nothing"])
+async def test_a_method_in_other_letters_is_another_method(method: str, path: str) -> None:
+    """The answer to `head` has a body that both sides count alike, and the connection ends in order."""
+    async with site() as s:
+        answer = await s.ask(method, path)
+        assert (answer.status, answer.json) == (405, {"detail": "Method Not Allowed"})
+        assert answer.headers["allow"] == "GET, HEAD, POST"
+        assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "a..b",
+        ".",
+        ".svc",
+        "x" * 64,
+        "x" * 5000 + ".t",
+        "a b",
+        "t:port",
+        "[::",
+        "\xff\xfe",
+        "%00",
+        "",
+        "xn--\xfc.t",
+        "@",
+        "/",
+    ],
+)
+async def test_no_name_of_a_host_changes_an_answer(host: str) -> None:
+    async with site() as s:
+        for method, path, status in [
+            ("GET", "/health", 200),
+            ("HEAD", "/health", 200),
+            ("GET", "/ng-rollout/0-3/health", 200),
+            ("POST", "/aggregate_metrics", 422),
+            ("POST", "/verify", 422),
+            ("GET", "/nothing", 404),
+            ("PUT", "/verify", 405),
+        ]:
+            answer = await s.ask(method, path, headers={"host": host})
+            assert answer.status == status
+
+
 async def test_a_session_stays_the_same_and_other_cookies_do_not_matter() -> None:
     async with site() as s:
         first = await s.ask("POST", "/ng-rollout/0-3/seed_session", {})

@@ -3,7 +3,7 @@
 Plain ASGI around the application, so that every answer carries the cookie, 404 and 405 included.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -60,7 +60,7 @@ class Front:
         headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
         episode, raw_path = split_prefix(scope["raw_path"])
         visit = Visit(episode, self.cookies.read(headers) or SessionName(fresh_session_id()))
-        inner = cast("dict[str, Any]", scope) | {VISIT: visit}
+        inner = cast("dict[str, Any]", scope) | {VISIT: visit, "headers": _for_the_framework(scope["headers"])}
         if episode is not None:
             taken = len(scope["raw_path"]) - len(raw_path)  # the prefix is plain ASCII without percent signs
             inner |= {"raw_path": raw_path, "path": scope["path"][taken:]}
@@ -76,3 +76,8 @@ class Front:
                     follow()
 
         await self.app(cast("HTTPScope", inner), receive, send_with_session)
+
+
+def _for_the_framework(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """All headers but `Host`, which nothing here depends on: the router would fail at a name that is no host's."""
+    return [(name, value) for name, value in headers if name != b"host"]

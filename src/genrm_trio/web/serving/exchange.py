@@ -106,7 +106,7 @@ class Exchange:
                 stream_id=STREAM_ID,
                 headers=list(request.headers),
                 http_version=request.http_version.decode("ascii"),
-                method=request.method.decode("ascii").upper(),
+                method=request.method.decode("ascii"),
                 raw_path=target,
                 state=ConnectionState({}),
             )
