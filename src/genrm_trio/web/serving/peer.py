@@ -3,8 +3,11 @@
 Only the socket and HTTP framing live here; requests, answers and bounds on them are the connection's.
 """
 
+import fcntl
 import select
 import socket
+import sys
+import termios
 from typing import TypeAlias
 
 import h11
@@ -77,11 +80,36 @@ class Peer:
             view = memoryview(data)
             try:
                 while view:
-                    with trio.fail_after(self.limits.write_stall_s):
-                        await self.stream.send_all(view[:WRITE_BYTES])
-                    view = view[WRITE_BYTES:]
-            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
+                    view = view[await self._write_some(view[:WRITE_BYTES]) :]
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
                 raise PeerGone from error
+
+    async def _write_some(self, data: memoryview) -> int:
+        """Send a part of some bytes; returns how many. Raises TooSlowError when the client takes none for too long.
+
+        The kernel lets us send again only when much of its buffer is free, which a slow client may take long for. So
+        when the time is over, what counts is whether any of the bytes in that buffer has arrived meanwhile.
+        """
+        if not isinstance(self.stream, trio.SocketStream):
+            with trio.fail_after(self.limits.write_stall_s):
+                await self.stream.send_all(data)
+            return len(data)
+        while True:
+            unsent = self._unsent()
+            with trio.move_on_after(self.limits.write_stall_s):
+                return await self.stream.socket.send(data)
+            if not self._unsent() < unsent:
+                raise trio.TooSlowError
+
+    def _unsent(self) -> int:
+        """Bytes that the kernel holds for the client, sent or not, and that it did not acknowledge."""
+        assert isinstance(self.stream, trio.SocketStream), "only the kernel counts them"
+        number = self.stream.socket.fileno()
+        if number < 0:
+            raise trio.ClosedResourceError
+        count = bytearray(4)
+        fcntl.ioctl(number, termios.TIOCOUTQ, count)
+        return int.from_bytes(count, sys.byteorder, signed=True)
 
     async def send(self, event: Outgoing) -> None:
         """Send one HTTP event at once."""
