@@ -136,6 +136,8 @@ class LimitSettings(Section):
 
     refusal_connections: Amount = 512
     max_header_bytes: Count = 65536
+    max_header_fields: Count = 256
+    max_framing_bytes: Count = 1048576
     max_pipelined_bytes: Count = 65536
     keep_alive_s: Annotated[float, BeforeValidator(_no_bool), Field(gt=15, allow_inf_nan=False)] = 30.0
     header_timeout_s: Seconds = 30.0

@@ -16,7 +16,12 @@ from hypercorn.config import Config
 from genrm_trio.web import errors
 from genrm_trio.web.serving.exchange import Application, Exchange
 from genrm_trio.web.serving.limits import ServingLimits
-from genrm_trio.web.serving.peer import Peer, PeerGone
+from genrm_trio.web.serving.peer import FRAMED_BYTES, RECEIVE_BYTES, Peer, PeerGone
+
+LONGEST_FRAME = 1024
+"""Bytes that a chunk's size line, or the trailers, may have when they are not complete yet. The parser's time for a bad
+line grows with the square of its length.
+"""
 
 
 class Host(Protocol):
@@ -118,8 +123,11 @@ class Connection:
             if scope.cancelled_caught:
                 return None
         with self._wait(self.limits.header_timeout_s) as scope:
+            lines = self.peer.unparsed.count(b"\n")
             while (event := self._next_event()) is h11.NEED_DATA:
-                await self.peer.receive()
+                if lines > self.limits.max_header_fields:  # all of them of this head; before they cost anything
+                    raise self._too_many_fields()
+                lines += (await self.peer.receive()).count(b"\n")
         if scope.cancelled_caught:
             raise self._shutting_down() if self.host.draining else malformed(408, "the request's head took too long")
         if isinstance(event, h11.ConnectionClosed):
@@ -133,6 +141,8 @@ class Connection:
         headers = dict(request.headers)
         has_body = b"content-length" in headers or b"transfer-encoding" in headers
         rest = self._droppable(0) if has_body else 0
+        if len(request.headers) > self.limits.max_header_fields:
+            raise self._too_many_fields(rest=rest)
         if request.http_version not in {b"1.0", b"1.1"}:
             raise malformed(505, "this server speaks HTTP/1.1", rest=rest)
         if request.method == b"CONNECT" or request.method != request.method.upper():
@@ -156,26 +166,44 @@ class Connection:
     async def _read_body(self, request: h11.Request, target: bytes) -> bytearray:
         """The whole body, within the bounds of size and time."""
         body = bytearray()
+        length = int(dict(request.headers).get(b"content-length", b"0"))  # 0 for a chunked one
         if self.peer.http.they_are_waiting_for_100_continue:
             await self.peer.send(h11.InformationalResponse(status_code=100, headers=[]))
+        got = len(self.peer.unparsed)
         essential = self.host.essential(request.method.decode("ascii"), target.partition(b"?")[0])
         with self._wait(self.limits.body_timeout_s, interruptible=not essential) as total:
             while not isinstance(event := self._next_event(), h11.EndOfMessage):
                 if isinstance(event, h11.Data):
                     body += event.data
                     if len(body) > self.limits.max_request_bytes:
-                        raise Rejected(self._too_large(), rest=self._droppable(len(body)))
+                        raise Rejected(self._too_large(), rest=self._droppable(got))
                     continue
                 assert event is h11.NEED_DATA, "a body is data until its end"
+                if not length:
+                    self._check_framing(got, len(body))
                 with trio.move_on_after(self.limits.body_stall_s) as stall:
-                    await self.peer.receive()
+                    # Of a plain body not a byte more than belongs to it: what follows is a head, and those go slowly.
+                    most = min(RECEIVE_BYTES, length - len(body)) if length else FRAMED_BYTES
+                    got += len(await self.peer.receive(most))
                 if stall.cancelled_caught:
                     break
             else:
                 return body
         if total.cancelled_caught and self.host.draining:
-            raise self._shutting_down(rest=self._droppable(len(body)))
-        raise malformed(408, "the request's body took too long", rest=self._droppable(len(body)))
+            raise self._shutting_down(rest=self._droppable(got))
+        raise malformed(408, "the request's body took too long", rest=self._droppable(got))
+
+    def _check_framing(self, got: int, data: int) -> None:
+        """Refuse a chunked body of which more than the bound is not data; everything that came is parsed."""
+        unparsed = len(self.peer.unparsed)
+        if got - data - unparsed > self.limits.max_framing_bytes:
+            text = (
+                f"the chunks of the request's body take more than {self.limits.max_framing_bytes} bytes beside its data"
+            )
+            raise Rejected(errors.detail(413, "too_large", text), rest=self._droppable(got))
+        if unparsed > LONGEST_FRAME:
+            text = f"a chunk's size and extensions, or the trailers, are longer than {LONGEST_FRAME} bytes"
+            raise malformed(431, text, rest=self._droppable(got))
 
     def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         try:
@@ -209,6 +237,9 @@ class Connection:
     def _too_large(self) -> errors.Reply:
         text = f"the request's body is larger than {self.limits.max_request_bytes} bytes"
         return errors.detail(413, "too_large", text)
+
+    def _too_many_fields(self, *, rest: int = 0) -> Rejected:
+        return malformed(431, f"the request's head has more than {self.limits.max_header_fields} lines", rest=rest)
 
     async def _reject(self, rejected: Rejected) -> None:
         """Answer, then read on for a while so that the client gets to read the answer."""

@@ -12,6 +12,8 @@ class ServingLimits:
         that they get it unread and are closed at once.
     max_request_bytes: a longer body is a 413, whose rest is read and dropped up to as much again.
     max_header_bytes: request line and headers together; longer is a 431.
+    max_header_fields: lines of a head; more is a 431.
+    max_framing_bytes: of a chunked body, what is not the body: sizes, extensions, trailers; more is a 413.
     max_pipelined_bytes: kept of what a client sends while its request is being answered; more ends the connection
         after the answer.
     keep_alive_s: an idle connection is closed; must be above the 15 s that clients keep idle sockets.
@@ -33,6 +35,8 @@ class ServingLimits:
     refusal_connections: int = 512
     max_request_bytes: int = 64 * 1024 * 1024
     max_header_bytes: int = 64 * 1024
+    max_header_fields: int = 256
+    max_framing_bytes: int = 1024 * 1024
     max_pipelined_bytes: int = 64 * 1024
     keep_alive_s: float = 30.0
     header_timeout_s: float = 30.0

@@ -16,6 +16,10 @@ import trio
 from genrm_trio.web.serving.limits import ServingLimits
 
 RECEIVE_BYTES = 128 * 1024
+FRAMED_BYTES = 2 * 1024
+"""What the parser gets at a time of heads and of chunked bodies, each of whose bytes may cost as much as a kilobyte of
+plain data: hundreds of chunks, header fields or trailers are read between two turns of the event loop, never thousands.
+"""
 WRITE_BYTES = 128 * 1024
 
 HANGUP_CHECKS_S = (0.0, 0.01, 0.05, 0.2, 1.0)
@@ -40,13 +44,21 @@ class Peer:
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.max_header_bytes)
         self.closed_writing = False
         self.overrun = False
+        self._ahead = bytearray()
         self._turn = trio.Lock()
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    async def receive(self) -> None:
-        """Read once into the parser; at the end of the client's bytes the parser and `closed_writing` are told."""
-        self.http.receive_data(await self._receive())
+    async def receive(self, most: int = FRAMED_BYTES) -> bytes:
+        """Let the parser have up to so many bytes, those read ahead first; returns them, none at the end."""
+        if self._ahead or self.closed_writing:
+            await trio.lowlevel.checkpoint()
+            data = bytes(self._ahead[:most])
+            del self._ahead[:most]
+        else:
+            data = await self._receive(most)
+        self.http.receive_data(data)
+        return data
 
     async def read_on(self) -> None:
         """Read once while a request is being answered, only to notice the end of the client's bytes.
@@ -54,23 +66,28 @@ class Peer:
         What comes is kept for the next request up to `max_pipelined_bytes`. Beyond that it is dropped, and then
         the connection is `overrun`: it cannot carry another request. Not reading it would hide the end.
         """
-        data = await self._receive()
+        data = await self._receive(RECEIVE_BYTES)
         self.overrun = self.overrun or self.read_ahead + len(data) > self.limits.max_pipelined_bytes
         if not self.overrun:
-            self.http.receive_data(data)
+            self._ahead += data
 
-    async def _receive(self) -> bytes:
+    async def _receive(self, most: int) -> bytes:
         try:
-            data = await self.stream.receive_some(RECEIVE_BYTES)
+            data = await self.stream.receive_some(most)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise PeerGone from error
         self.closed_writing = not data
         return bytes(data)
 
     @property
+    def unparsed(self) -> bytes:
+        """What the parser got and cannot make an event of yet, or belongs to the next request."""
+        return self.http.trailing_data[0]
+
+    @property
     def read_ahead(self) -> int:
         """Bytes that were received and belong to nothing read yet."""
-        return len(self.http.trailing_data[0])
+        return len(self._ahead) + len(self.unparsed)
 
     # -- writing ---------------------------------------------------------------------------------------
 
