@@ -18,6 +18,9 @@ from genrm_trio.web.serving.exchange import Application, Exchange
 from genrm_trio.web.serving.limits import ServingLimits
 from genrm_trio.web.serving.peer import FRAMED_BYTES, RECEIVE_BYTES, Peer, PeerGone
 
+CHUNKS_A_TURN = 64
+"""Pieces of a body that are parsed before other tasks have their turn."""
+
 LONGEST_FRAME = 1024
 """Bytes that a chunk's size line, or the trailers, may have when they are not complete yet. The parser's time for a bad
 line grows with the square of its length.
@@ -169,12 +172,15 @@ class Connection:
         length = int(dict(request.headers).get(b"content-length", b"0"))  # 0 for a chunked one
         if self.peer.http.they_are_waiting_for_100_continue:
             await self.peer.send(h11.InformationalResponse(status_code=100, headers=[]))
-        got = len(self.peer.unparsed)
+        got, pieces = len(self.peer.unparsed), 0
         essential = self.host.essential(request.method.decode("ascii"), target.partition(b"?")[0])
         with self._wait(self.limits.body_timeout_s, interruptible=not essential) as total:
             while not isinstance(event := self._next_event(), h11.EndOfMessage):
                 if isinstance(event, h11.Data):
                     body += event.data
+                    pieces += 1
+                    if pieces % CHUNKS_A_TURN == 0:
+                        await trio.lowlevel.checkpoint()
                     if len(body) > self.limits.max_request_bytes:
                         raise Rejected(self._too_large(), rest=self._droppable(got))
                     continue
