@@ -72,10 +72,10 @@ def get(url: str) -> str:
         return body.decode()
 
 
-def hold_a_verify(url: str) -> socket.socket:
-    """Send the first of two members and leave its request waiting."""
+def hold_a_verify(url: str, index: int = 0) -> socket.socket:
+    """Send one of two members and leave its request waiting."""
     host, port = re.findall(r"//(.*):(\d+)", url)[0]
-    body = json.dumps({**ANSWER, "_ng_group_id": "g", "_ng_group_attempt": 0, "_ng_rollout_index": 0}).encode()
+    body = json.dumps({**ANSWER, "_ng_group_id": "g", "_ng_group_attempt": 0, "_ng_rollout_index": index}).encode()
     connection = socket.create_connection((host, int(port)), timeout=10)
     head = f"POST /verify HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)

@@ -53,4 +53,5 @@ def test_a_full_disk_ends_the_trace_and_nothing_else() -> None:
         for _ in range(3):
             trace(Event("Expire", {}, None))
             trace.flush()
+        assert trace.lost == 3
     assert [line["event"] for line in lines] == ["trace_given_up"]

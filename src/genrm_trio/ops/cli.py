@@ -13,6 +13,7 @@ import typer
 
 from genrm_trio.judging.text import scrub
 from genrm_trio.ops.complaints import OperationFailed, StartupError, leaves
+from genrm_trio.ops.outputs import protect_stderr, protect_stdout
 from genrm_trio.ops.refusals import judge_never_asked
 from genrm_trio.ops.sources import Loaded, load, shown
 
@@ -78,6 +79,7 @@ def serve(
     """Serve until SIGTERM or SIGINT."""
     from genrm_trio.ops import service  # noqa: PLC0415 - other commands start faster without it
 
+    protect_stdout()
     loaded = load(config, {"host": host, "port": port})
     announce(loaded)
     if warning := judge_never_asked(loaded.settings):
@@ -165,6 +167,7 @@ def announce(loaded: Loaded) -> None:
 
 def main() -> None:
     """Run the command that the arguments name."""
+    protect_stderr()
     stopped: list[tuple[BaseException, int]] = []
     try:
         app()

@@ -2,7 +2,8 @@
 
 `configure` is called once, by the command line. Every other room asks structlog for a logger and names an event
 with fields; the standard library's loggers end up in the same lines. An event with the field `once` is written
-at its first occurrence for that value, and then at most once in `REPEAT_S` with the number left out.
+at its first occurrence for that value, and then at most once in `REPEAT_S` with the number left out. A line that
+cannot be written is lost and counted.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any, Final, TextIO
 import structlog
 
 from genrm_trio.judging.text import scrub
+from genrm_trio.ops.outputs import Unfailing, unfailing
 
 MASK: Final = "***"
 REPEAT_S: Final = 60.0
@@ -29,8 +31,11 @@ LONGEST_LIST: Final = 50
 
 def configure(
     *, debug: bool = False, secrets: Sequence[str] = (), max_line: int = 8192, stream: TextIO | None = None
-) -> None:
-    """Send all logging to `stream` (standard error) as JSON lines of at most `max_line` characters each."""
+) -> Callable[[], int]:
+    """Send all logging to `stream` (standard error) as JSON lines of at most `max_line` characters each.
+
+    Returns a function that tells how many lines could not be written.
+    """
     level = logging.DEBUG if debug else logging.INFO
     common: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -39,7 +44,7 @@ def configure(
         structlog.processors.ExceptionRenderer(),
     ]
     render = Renderer(secrets, max_line)
-    out = stream or sys.stderr
+    out = unfailing(stream or sys.stderr)
     structlog.configure(
         processors=[Repeats(), *common, render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -55,6 +60,7 @@ def configure(
     )
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
+    return lambda: out.lost if isinstance(out, Unfailing) else 0
 
 
 class Repeats:

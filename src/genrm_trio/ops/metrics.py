@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -30,7 +30,7 @@ class Reading:
 
     cohorts: how many are in each phase. held_members: places reserved by active cohorts. calls_in_flight,
     calls_waiting: judge slots. checkpoint_phase: None when checkpoints are off. resting: judge endpoints by
-    label, whether each rests after faults.
+    label, whether each rests after faults. log_lines_lost, trace_events_lost: what could not be written.
     """
 
     cohorts: Tally[Phase]
@@ -45,6 +45,8 @@ class Reading:
     connections: int = 0
     checkpoint_phase: str | None = None
     resting: Sequence[tuple[str, bool]] = ()
+    log_lines_lost: int = 0
+    trace_events_lost: int = 0
 
 
 class Metrics:
@@ -87,7 +89,7 @@ class Metrics:
 
 
 class _States(Collector):
-    """Gauges made of one reading."""
+    """Gauges and counters made of one reading."""
 
     def __init__(self, source: Callable[[], Reading]) -> None:
         self._source = source
@@ -97,7 +99,7 @@ class _States(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Read the server and yield its gauges."""
+        """Read the server and yield what they are."""
         reading = self._source()
         yield _by_label("cohorts", "Cohorts retained, by phase.", "phase", [(p, reading.cohorts[p]) for p in Phase])
         yield _gauge("held_members", "Places reserved by active cohorts, N each.", reading.held_members)
@@ -109,6 +111,8 @@ class _States(Collector):
         yield _gauge("connections", "Open connections.", reading.connections)
         yield _gauge("judge_calls_in_flight", "Judge slots held.", reading.calls_in_flight)
         yield _gauge("judge_calls_waiting", "Comparisons that wait for a judge slot.", reading.calls_waiting)
+        yield _total("log_lines_lost", "Lines of the log that could not be written.", reading.log_lines_lost)
+        yield _total("trace_events_lost", "Events that the trace file lacks.", reading.trace_events_lost)
         if reading.checkpoint_phase is not None:
             phases = ("idle", "preparing", "prepared", "committed", "restored")
             states = [(phase, phase == reading.checkpoint_phase) for phase in phases]
@@ -120,6 +124,10 @@ class _States(Collector):
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=float(value))
+
+
+def _total(name: str, text: str, value: int) -> Metric:
+    return CounterMetricFamily(f"{PREFIX}_{name}", text, value=float(value))
 
 
 def _by_label(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:

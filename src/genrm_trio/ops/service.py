@@ -8,8 +8,8 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,9 @@ def serve(loaded: Loaded, options: Options) -> int:
         StartupError: an option, an address or a file cannot be used.
     """
     settings = loaded.settings
-    logs.configure(debug=settings.debug_logging, secrets=secrets_of(settings), max_line=settings.limits.max_log_line)
+    log_lines_lost = logs.configure(
+        debug=settings.debug_logging, secrets=secrets_of(settings), max_line=settings.limits.max_log_line
+    )
     _check_options(settings, options)
     if options.ready_file is not None:
         options.ready_file.unlink(missing_ok=True)
@@ -78,7 +80,7 @@ def serve(loaded: Loaded, options: Options) -> int:
         log.warning("judge_never_asked", text=warning)
     with traced(options.trace) as trace:
         try:
-            trio.run(partial(_serve, settings, options, trace))
+            trio.run(partial(_serve, settings, options, trace, log_lines_lost))
         except Exception as error:
             for leaf in leaves(error):
                 if isinstance(leaf, StartupError):
@@ -113,6 +115,8 @@ class House:
     app: WebApp
     http: HttpServer
     seats: Callable[[], Sequence[SeatHealth]]
+    trace: TraceFile | None
+    log_lines_lost: Callable[[], int]
 
     @property
     def quiet(self) -> bool:
@@ -135,10 +139,14 @@ class House:
             connections=len(self.http.connections),
             checkpoint_phase=self.control.phases.visible_phase.value if self.control is not None else None,
             resting=[(seat.endpoint, seat.resting) for seat in self.seats()],
+            log_lines_lost=self.log_lines_lost(),
+            trace_events_lost=self.trace.lost if self.trace is not None else 0,
         )
 
 
-async def _serve(settings: Settings, options: Options, trace: TraceFile | None) -> None:
+async def _serve(
+    settings: Settings, options: Options, trace: TraceFile | None, log_lines_lost: Callable[[], int]
+) -> None:
     """Build everything, serve, and give everything back."""
     metrics = Metrics()
     watch = JudgeWatch(metrics)
@@ -146,11 +154,19 @@ async def _serve(settings: Settings, options: Options, trace: TraceFile | None) 
     judge = live if options.record is None else assembly.recorded_to(options.record, live, watch)
     seats = live.panel.health if isinstance(live, HttpJudge) else tuple
     try:
-        house = _build(settings, options, judge, seats, metrics, trace)
-        await _run(house, settings, options, metrics, trace)
+        house = _build(settings, options, judge, seats, metrics, trace, log_lines_lost)
+        await _run(house, settings, options, metrics)
     finally:
         with trio.CancelScope(shield=True):
-            await judge.aclose()
+            await _close(judge)
+
+
+async def _close(judge: Judge) -> None:
+    """Close the judge. A recording that lacks its end is no reason to tell a supervisor that serving failed."""
+    try:
+        await judge.aclose()
+    except OSError as error:
+        log.warning("recording_incomplete", text=f"{type(error).__name__}: {error.strerror}")
 
 
 def _build(
@@ -160,6 +176,7 @@ def _build(
     seats: Callable[[], Sequence[SeatHealth]],
     metrics: Metrics,
     trace: TraceFile | None,
+    log_lines_lost: Callable[[], int],
 ) -> House:
     """Put the rooms together; nothing runs yet."""
     watch, hold, policy = CohortWatch(metrics), options.await_restore, assembly.policy(settings)
@@ -174,12 +191,12 @@ def _build(
         metrics=lambda: (metrics.exposition(), CONTENT_TYPE),
     )
     http = app.http_server(assembly.serving_limits(settings), on_served=RequestWatch(metrics))
-    house = House(server, control, app, http, seats)
+    house = House(server, control, app, http, seats, trace, log_lines_lost)
     metrics.read_from(house.reading)
     return house
 
 
-async def _run(house: House, settings: Settings, options: Options, metrics: Metrics, trace: TraceFile | None) -> None:
+async def _run(house: House, settings: Settings, options: Options, metrics: Metrics) -> None:
     """Serve from the first request to the last answer."""
     try:
         listeners, url = await listen(settings.host, settings.port, house.http.limits)
@@ -194,25 +211,56 @@ async def _run(house: House, settings: Settings, options: Options, metrics: Metr
                 await background.start(house.control.run)
             background.start_soon(watch_loop, metrics, dog.beat)
             background.start_soon(keep_swept, lambda: house.quiet)
-            if trace is not None:
-                background.start_soon(trace.keep_flushed)
-            async with trio.open_nursery() as front:
-                await front.start(partial(house.app.serve, house.http, listeners, shutdown_trigger=stop.wait))
-                _announce(url, options.ready_file)
+            if house.trace is not None:
+                background.start_soon(house.trace.keep_flushed)
+            async with trio.open_nursery() as front, _closed_at_the_end(listeners):
+                with _ready_file(options.ready_file, url):
+                    await front.start(partial(house.app.serve, house.http, listeners, shutdown_trigger=stop.wait))
+                _announce(url)
             background.cancel_scope.cancel()
 
 
-def _announce(url: str, ready_file: Path | None) -> None:
-    """Say that requests are accepted: a line, and the file that a supervisor waits for, which is never half written."""
+@asynccontextmanager
+async def _closed_at_the_end(listeners: Sequence[trio.SocketListener]) -> AsyncIterator[None]:
+    """Close them if the block fails; else whoever they were handed to does."""
+    try:
+        yield
+    except BaseException:
+        for listener in listeners:
+            await trio.aclose_forcefully(listener)
+        raise
+
+
+def _announce(url: str) -> None:
+    """Say that requests are accepted."""
     log.info("serving", url=url)
     print(f"genrm-trio serves at {url}", flush=True)  # noqa: T201 - the one line that contract 13 asks for
-    if ready_file is not None:
-        try:
-            partial_file = ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
-            partial_file.write_text(url, encoding="utf-8")
-            partial_file.replace(ready_file)
-        except OSError as error:
-            raise StartupError(f"--ready-file {ready_file}: {error.strerror}") from None
+
+
+@contextmanager
+def _ready_file(path: Path | None, url: str) -> Iterator[None]:
+    """Have the file that a supervisor waits for appear at the end of the block, never half written.
+
+    It is written before the block, so that a full disk is a failed start and not the end of a server with requests.
+    """
+    if path is None:
+        yield
+        return
+    partial_file = path.with_name(f".{path.name}.{os.getpid()}")
+    with _option_refused(path):
+        partial_file.write_text(url, encoding="utf-8")
+    yield
+    with _option_refused(path):
+        partial_file.replace(path)
+
+
+@contextmanager
+def _option_refused(path: Path) -> Iterator[None]:
+    """Say which option names the file that failed."""
+    try:
+        yield
+    except OSError as error:
+        raise StartupError(f"--ready-file {path}: {error.strerror}") from None
 
 
 @contextmanager

@@ -35,11 +35,16 @@ def trace_line(event: Event) -> bytes:
 
 
 class TraceFile:
-    """Takes events, and writes them to an open file. A file that fails is given up, and the log says so."""
+    """Takes events, and writes them to an open file. A file that fails is given up, and the log says so.
+
+    lost: events that came after the last flush of a file that was given up; some of those before it may be in the file.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
+        self.lost = 0
         self._file = file
         self._given_up = False
+        self._unflushed = 0
 
     def begin(self, limits: Limits) -> None:
         """Write the first line."""
@@ -51,15 +56,19 @@ class TraceFile:
 
     def __call__(self, event: Event) -> None:
         """Write one event; the hook of the Registry."""
-        if not self._given_up:
-            with self._giving_up():
-                self._file.write(trace_line(event))
+        if self._given_up:
+            self.lost += 1
+            return
+        self._unflushed += 1
+        with self._giving_up():
+            self._file.write(trace_line(event))
 
     def flush(self) -> None:
         """Hand to the system what was written so far."""
         if not self._given_up:
             with self._giving_up():
                 self._file.flush()
+                self._unflushed = 0
 
     def close(self) -> None:
         """Write the rest and close the file."""
@@ -73,6 +82,7 @@ class TraceFile:
             yield
         except OSError as error:
             if not self._given_up:
+                self.lost = self._unflushed
                 log.warning("trace_given_up", text=f"{type(error).__name__}: {error.strerror}")
             self._given_up = True
 

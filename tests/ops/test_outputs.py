@@ -1,0 +1,190 @@
+"""What the server says goes to files that may fail: nothing else fails for it, and what is lost is counted."""
+
+import io
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import yaml
+from tests.ops.test_service import get, hold_a_verify, serving
+from tests.support.server_process import clean_environment
+
+from genrm_trio.ops.outputs import Unfailing, unfailing
+
+FULL = Path("/dev/full")
+ROOM = 700
+"""Bytes of the log that find room on the disk in these tests."""
+
+
+def test_what_is_lost_is_counted_and_nothing_is_raised() -> None:
+    with FULL.open("w") as full:
+        out = unfailing(full)
+        for _ in range(3):
+            assert out.write("line\n") == 5
+            out.flush()
+        assert isinstance(out, Unfailing)
+        assert out.lost == 3
+
+
+def test_a_reader_that_went_away() -> None:
+    reader, writer = os.pipe()
+    out = Unfailing(writer)
+    out.write("one\n")
+    assert os.read(reader, 10) == b"one\n"
+    os.close(reader)
+    out.write("two\n")
+    os.close(writer)
+    out.write("three\n")
+    assert out.lost == 2
+
+
+def test_a_line_behind_a_torn_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes a part of one line, nothing of the next, and then has room again."""
+    room = [4, 0, 0]
+    write = os.write
+
+    def short(number: int, data: memoryview) -> int:
+        if not room:
+            return write(number, data)
+        taken = room.pop(0)
+        if not taken:
+            raise OSError(28, "No space left on device")
+        return write(number, data[:taken])
+
+    monkeypatch.setattr(os, "write", short)
+    with (tmp_path / "log").open("w") as file:
+        out = Unfailing(file.fileno())
+        for line in ("first\n", "second\n", "third\n", "fourth\n"):
+            out.write(line)
+        assert out.lost == 2
+    assert (tmp_path / "log").read_text() == "firs\nthird\nfourth\n"
+
+
+def test_other_streams_are_left_as_they_are() -> None:
+    text = io.StringIO()
+    assert unfailing(text) is text
+    closed = unfailing(None)
+    closed.write("no file at all\n")
+    assert isinstance(closed, Unfailing)
+    assert closed.lost == 1
+    assert unfailing(closed) is closed
+
+
+class Verdict(BaseHTTPRequestHandler):
+    """A judge that always says the same."""
+
+    SAID = json.dumps({"score_1": 4, "score_2": 2, "ranking": 2})
+    REPLY = {"output": [{"type": "message", "content": [{"type": "output_text", "text": SAID}]}]}
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        body = json.dumps(self.REPLY).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(name="settings")
+def settings_of_a_server_with_a_judge() -> Iterator[dict[str, object]]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Verdict) as judge:
+        thread = Thread(target=judge.serve_forever)
+        thread.start()
+        yield {"num_rollouts_per_prompt": 2, "judge": {"base_url": f"http://127.0.0.1:{judge.server_port}"}}
+        judge.shutdown()
+        thread.join()
+
+
+def second_of_two(url: str, first: socket.socket) -> list[bytes]:
+    """Complete the cohort of a held verify; returns how the answers of both begin."""
+    with hold_a_verify(url, 1) as second:
+        return [connection.recv(12) for connection in (first, second)]
+
+
+def lost_lines(url: str) -> float:
+    lines = get(f"{url}/metrics").splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("genrm_trio_log_lines_lost_total "))
+
+
+def test_a_log_whose_reader_goes_away_ends_no_cohort(tmp_path: Path, settings: dict[str, object]) -> None:
+    with serving(tmp_path, **settings) as (process, url):
+        assert process.stderr is not None
+        with hold_a_verify(url) as first:
+            process.stderr.close()
+            assert second_of_two(url, first) == [b"HTTP/1.1 200"] * 2
+        assert lost_lines(url) > 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def small_disk() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
+
+
+@contextmanager
+def on_a_full_disk(
+    folder: Path,
+    settings: dict[str, object],
+    *options: str,
+    output: Path = FULL,
+    limit: Callable[[], None] | None = None,
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run `serve` with its standard output and its log in a file that is full, or soon will be."""
+    config, ready = folder / "config.yaml", folder / "ready"
+    config.write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-m", "genrm_trio", "serve", "--config", str(config), "--port", "0"]
+    command += ["--ready-file", str(ready), *options]
+    with (
+        output.open("w") as file,
+        subprocess.Popen(command, env=clean_environment(), stdout=file, stderr=file, preexec_fn=limit) as process,  # noqa: PLW1509
+    ):
+        try:
+            while not ready.exists() and process.poll() is None:
+                os.sched_yield()
+            assert process.poll() is None, "it did not start"
+            yield process, ready.read_text()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("options", [(), ("--trace", "/dev/full"), ("--record", "/dev/full")])
+def test_a_disk_that_is_full_ends_no_server(
+    tmp_path: Path, settings: dict[str, object], options: tuple[str, ...]
+) -> None:
+    with on_a_full_disk(tmp_path, settings, *options) as (process, url):
+        with hold_a_verify(url) as first:
+            assert second_of_two(url, first) == [b"HTTP/1.1 200"] * 2
+        assert lost_lines(url) > 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_a_disk_that_fills_up_ends_no_server(tmp_path: Path, settings: dict[str, object]) -> None:
+    """Log, trace and recording meet the limit in the middle of a line."""
+    options = ("--trace", str(tmp_path / "trace"), "--record", str(tmp_path / "record"))
+    with on_a_full_disk(tmp_path, settings, *options, output=tmp_path / "log", limit=small_disk) as (process, url):
+        with hold_a_verify(url) as first:
+            assert second_of_two(url, first) == [b"HTTP/1.1 200"] * 2
+        assert lost_lines(url) > 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert (tmp_path / "log").stat().st_size == ROOM
+
+
+def test_a_command_that_cannot_say_why_still_exits_as_it_should(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "genrm_trio", "serve", "--config", str(tmp_path / "none.yaml")]
+    with FULL.open("w") as full:
+        assert subprocess.run(command, stderr=full, env=clean_environment(), check=False).returncode == 2
