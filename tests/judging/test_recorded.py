@@ -292,8 +292,10 @@ class FullDisk:
     def __init__(self, file: Any) -> None:
         self._file = file
         self.full = True
+        self.largest = 0
 
     def write(self, data: memoryview) -> int:
+        self.largest = max(self.largest, len(data))
         if self.full:
             self._file.write(data[:5])
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -322,7 +324,8 @@ async def test_a_full_disk_fails_no_comparison_and_loses_no_line(tmp_path: Path)
 
 
 async def test_pending_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "MAX_PENDING", 2)
+    length = len(verdict_line(ask("0", "b"), said("0")))
+    monkeypatch.setattr(recorder_module, "MAX_PENDING_BYTES", 2 * length)
     path, kept = tmp_path / "said.jsonl", Kept()
     live = Live()
     recorder = Recorder(live, path, kept)
@@ -334,6 +337,22 @@ async def test_pending_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="No space"):
         await recorder.aclose()
     assert live.closed
+
+
+async def test_a_try_at_a_full_disk_is_a_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much waits: each comparison waits for one such try. When there is room again, all of it is written."""
+    length = len(verdict_line(ask("0", "b"), said("0")))
+    monkeypatch.setattr(recorder_module, "BLOCK_BYTES", 3 * length)
+    path = tmp_path / "said.jsonl"
+    recorder = Recorder(Live(), path)
+    disk = FullDisk(recorder._file)
+    recorder._file = disk  # type: ignore[assignment]  # stands in for the file
+    for n in range(8):
+        await recorder.compare(ask(str(n), "b"), ticket())
+    assert disk.largest == 3 * length
+    disk.full = False
+    await recorder.aclose()
+    assert [json.loads(line)["text"] for line in path.read_bytes().splitlines()] == [f"{GOOD} {n}" for n in range(8)]
 
 
 @given(st.text(), st.text(), st.text())

@@ -18,8 +18,10 @@ from genrm_trio.judging.recorded import pair_digest
 from genrm_trio.judging.slots import Ticket
 from genrm_trio.judging.text import scrub
 
-MAX_PENDING: Final = 100_000
-"""Lines kept while the file cannot be written; beyond it the oldest go, and the observer is told."""
+MAX_PENDING_BYTES: Final = 64 << 20
+"""Of lines kept while the file cannot be written; beyond it the oldest go, and the observer is told."""
+BLOCK_BYTES: Final = 1 << 20
+"""Written at a time, so that each try at a full disk is a small one."""
 RECORDING_FAILED: Final = "recording_failed"
 
 
@@ -46,6 +48,7 @@ class Recorder:
         self._judge = judge
         self._observer: Observer = observer or Unobserved()
         self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
         self._writing = trio.Lock()
         self.lost = 0
         try:
@@ -56,7 +59,9 @@ class Recorder:
     async def compare(self, ask: Ask, slot: Ticket) -> Answered:
         """Ask the judge, see `Judge.compare`, and return when the verdict's line is written."""
         answered = await self._judge.compare(ask, slot)
-        self._pending.append(verdict_line(ask, answered))
+        line = verdict_line(ask, answered)
+        self._pending.append(line)
+        self._pending_bytes += len(line)
         async with self._writing:
             if self._pending:  # else the one before has taken this line along
                 error = await self._flush()
@@ -82,17 +87,30 @@ class Recorder:
             raise error
 
     async def _flush(self) -> OSError | None:
-        """Write the pending lines; those of a failed write stay pending. The lock is held."""
-        lines = list(self._pending)
-        error = await trio.to_thread.run_sync(self._write, b"".join(lines))
-        if error is None:
-            for _ in lines:
-                self._pending.popleft()
-        return error
+        """Write the pending lines in blocks; those of a failed write and after it stay pending. The lock is held."""
+        while self._pending:
+            block, lines = bytearray(), 0
+            for line in self._pending:
+                block += line
+                lines += 1
+                if len(block) >= BLOCK_BYTES:
+                    break
+            error = await trio.to_thread.run_sync(self._write, block)
+            if error is not None:
+                return error
+            for _ in range(lines):
+                self._drop_oldest()
+        return None
 
-    def _write(self, block: bytes) -> OSError | None:
+    def _drop_oldest(self) -> None:
+        self._pending_bytes -= len(self._pending.popleft())
+
+    def _write(self, block: bytearray) -> OSError | None:
         """Append a block of lines, all of it or nothing; in a thread."""
-        start = self._file.seek(0, os.SEEK_END)
+        try:
+            start = self._file.seek(0, os.SEEK_END)
+        except OSError as error:
+            return error
         left = memoryview(block)
         try:
             while left:
@@ -104,8 +122,8 @@ class Recorder:
         return None
 
     def _tell(self, ask: Ask, slot: Ticket, error: OSError) -> None:
-        while len(self._pending) > MAX_PENDING:
-            self._pending.popleft()
+        while self._pending_bytes > MAX_PENDING_BYTES:
+            self._drop_oldest()
             self.lost += 1
         self._observer.on_fault(
             FaultSeen(
