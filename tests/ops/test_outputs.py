@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -152,9 +152,9 @@ def on_a_full_disk(
         subprocess.Popen(command, env=clean_environment(), stdout=file, stderr=file, preexec_fn=limit) as process,  # noqa: PLW1509
     ):
         try:
-            while not ready.exists() and process.poll() is None:
-                os.sched_yield()
-            assert process.poll() is None, "it did not start"
+            while not ready.exists():
+                with suppress(subprocess.TimeoutExpired):
+                    raise AssertionError(f"it ended with {process.wait(0.05)}")
             yield process, ready.read_text()
         finally:
             process.kill()
