@@ -22,9 +22,9 @@ CONSTANTS
     Ungrouped,    \* those whose members come without a group id
     Lone,         \* those of which only the first member ever comes: they can only time out
     N,            \* members per cohort
-    Cap,          \* terminal cohorts (and watermarks) kept unless they are needed
+    Cap,          \* terminal cohorts (and watermarks) kept although nobody needs them; needed ones may exceed it
     MaxAttempt,   \* group attempts are 0 .. MaxAttempt
-    MaxAnswer,    \* how often a rollout may start over within one attempt
+    MaxAnswer,    \* answers of a rollout within one attempt; with 1 it never starts over
     MaxCrash,     \* committed checkpoints that are followed by their crash
     MaxWaiters,   \* requests that may wait at once for one rollout
     Untyped,      \* groups whose sessions end by the verify reply (no close follows)

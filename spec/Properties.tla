@@ -56,7 +56,7 @@ NoLeak ==
     /\ \A j, h \in DOMAIN core.marks : core.marks[j].g = core.marks[h].g => j = h
     /\ core.open => (~ core.exporting /\ core.exported = {})
 
-\* A retire that takes the last member takes the cohort, its timer and its places.
+\* A retire that takes the last member takes the cohort (in the code with its timer and its places).
 RetireFrees == \A k \in Retained : Members(core.cohort[k]) # {}
 
 \* Without a group id nothing is kept once it is published, so that the same task can be judged again.
@@ -241,8 +241,9 @@ NoStaleAttemptPublishesStep ==
         LET k == ev'[2].cohort IN Grouped(k[1]) => (HasMark(core, k[1]) /\ Mark(core, k[1]).a = k[2])
 NoStaleAttemptPublishes == [][NoStaleAttemptPublishesStep]_vars
 
-\* A conflict (start the group anew) is only for a slot that somebody else holds, or whose answer was judged. Without
-\* a group id a retire frees nothing; that is known.
+\* A conflict (start the group anew) is only for a slot that a session or a request holds, be it the asker's own, or whose
+\* answer is being judged or was (a restored one once it was asked for). A slot that closed free is met only by who started
+\* over, or asks with a new session. Without a group id a retire frees nothing; that is known.
 NoFalseConflictStep ==
     (Did("Submit") /\ ev'[3].reply[1] = "refused" /\ Grouped(ev'[2].cohort[1])) =>
         LET a == ev'[2]
