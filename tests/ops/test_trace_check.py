@@ -51,6 +51,12 @@ def test_a_trace_of_this_server_is_accepted(tmp_path: Path, lines: list[bytes]) 
     code, text = run(tmp_path, lines)
     assert code == 0, text
     assert f"{len(lines) - 1} events, all as the spec has them" in text
+    assert_told_in_the_guide(text, tmp_path)
+
+
+def assert_told_in_the_guide(printed: str, folder: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    assert printed.replace(f"{folder}/", "") in guide
 
 
 def test_an_impossible_event_is_named_with_its_line(tmp_path: Path, lines: list[bytes]) -> None:
@@ -62,6 +68,7 @@ def test_an_impossible_event_is_named_with_its_line(tmp_path: Path, lines: list[
     assert '"event": "Publish"' in text
     assert "the spec's reply, under its own names:" in text
     assert "published |-> TRUE" in text
+    assert_told_in_the_guide(text, tmp_path)
 
 
 def test_damage_is_named_with_its_line_once_what_is_before_it_was_followed(tmp_path: Path, lines: list[bytes]) -> None:
