@@ -15,7 +15,7 @@ from tests.spec.recorder import BOUNDS, record
 
 from genrm_trio.core.cohort import NotEnabled
 from genrm_trio.core.trace import ACTIONS
-from genrm_trio.ops.tla.traces import read_trace
+from genrm_trio.ops.tla.traces import Recorded
 from genrm_trio.ops.tla.values import Map, Value, pairs_of
 from genrm_trio.ops.tla.values import record as fields
 
@@ -88,7 +88,8 @@ def test_traces_of_the_kit_are_trace_files(tmp_path: Path) -> None:
     assert len(files) == found
     for path, events in zip(files, record(0), strict=True):
         with path.open("rb") as file:
-            bounds, read = read_trace(file)
+            read = Recorded(file)
+            bounds = read.bounds
             assert bounds == BOUNDS
             assert [event.name for event in read] == [event.name for event in events]
 
