@@ -81,20 +81,26 @@ class RecordedJudge:
         self._name = name
         self._said: dict[tuple[str, int], _Said] = {}
         self._scored: dict[str, _Scored] = {}
+        self._torn = 0  # the number of the line that was left out
         for number, line in enumerate(lines, 1):
             if line.strip():
                 self._add(number, line)
 
     @classmethod
     def load(cls, path: Path, rules: VerdictRules) -> "RecordedJudge":
-        """Read a file. Raises ValueError that names it."""
+        """Read a file. Raises ValueError that names it, also for one that holds nothing."""
         try:
             with path.open("rb") as file:
-                return cls(file, rules, f"recording {path.name}")
+                judge = cls(file, rules, f"recording {path.name}")
         except OSError as error:
             raise ValueError(f"judge.recording {path}: {error.strerror}") from None
         except ValueError as error:
             raise ValueError(f"judge.recording {path}: {error}") from None
+        if len(judge) == 0:
+            # A judge that knows nothing fails every cohort: the wrong file, or one that nothing was recorded to.
+            why = f"line {judge._torn} is not JSON" if judge._torn else "the recording is empty"
+            raise ValueError(f"judge.recording {path}: {why}")
+        return judge
 
     def __len__(self) -> int:
         """How many verdicts and scored prompts there are."""
@@ -143,6 +149,7 @@ class RecordedJudge:
             row = decode_json(line)
         except ValueError as error:
             if line[-1:] not in ("\n", b"\n"):
+                self._torn = number
                 return
             raise ValueError(f"line {number} is not JSON: {error}") from None
         try:
