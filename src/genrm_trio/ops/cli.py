@@ -52,7 +52,11 @@ def commands(
 @app.command("config")
 def show_config(config: Config = None) -> None:
     """Print the effective configuration as YAML, secrets masked."""
+    from genrm_trio.judging.judge import Unobserved  # noqa: PLC0415 - other commands start faster without them
+    from genrm_trio.ops.assembly import make_judge  # noqa: PLC0415 - as above
+
     loaded = load(config)
+    make_judge(loaded.settings, Unobserved())  # refuses what serve would refuse; nothing is connected
     typer.echo(f"# effective configuration: {loaded.origin}, then the environment, then flags; secrets are masked")
     typer.echo(shown(loaded.settings), nl=False)
 

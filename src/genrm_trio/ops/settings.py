@@ -4,12 +4,13 @@ Here stand the fields alone. Where their values come from is `sources`; which co
 at start-up is `refusals`; what the inner rooms are handed is `assembly`.
 """
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, SecretStr, TypeAdapter, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from genrm_trio.judging.address import checked_base
 
 ENV_PREFIX = "GENRM_TRIO_"
 ENV_NESTING = "__"
@@ -62,15 +63,12 @@ class ServerReference(Section):
     name: Text
 
 
-def _address(value: str | None) -> str | None:
+def judge_address(value: str | None) -> str | None:
     """Check a judge's address: http or https, a host, no credentials; a `/v1` at its end is dropped."""
     if value is None:
         return None
     value = value.strip().rstrip("/").removesuffix("/v1")
-    if not re.match(r"https?://[^/?#\s]+$|https?://[^/?#\s]+/[^?#\s]*$", value):
-        raise ValueError("an address looks like http://host:port, without a query")
-    if "@" in value:
-        raise ValueError("an address has no user or password in it: api_key is the place for a secret")
+    checked_base(value)
     return value
 
 
@@ -82,7 +80,7 @@ class JudgeEndpoint(Section):
     api_key: Secret | None = None
     model: Text | None = None
 
-    check_base_url = field_validator("base_url")(_address)
+    check_base_url = field_validator("base_url")(judge_address)
 
 
 class JudgeSettings(Section):
@@ -109,7 +107,7 @@ class JudgeSettings(Section):
     max_concurrency: Count = 256
     max_reply_bytes: Count = 16777216
 
-    check_base_url = field_validator("base_url")(_address)
+    check_base_url = field_validator("base_url")(judge_address)
 
 
 class CheckpointSettings(Section):
