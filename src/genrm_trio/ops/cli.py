@@ -119,9 +119,12 @@ def inspect(
     """Show what a checkpoint holds and check its digests; exit code 1 when a restore would refuse it."""
     from genrm_trio.checkpoints.inspection import inspect_checkpoint  # noqa: PLC0415 - as above
 
-    if not directory.is_dir():
-        raise StartupError(f"{directory}: there is no such folder")
-    parts = inspect_checkpoint(directory)
+    try:
+        if not directory.is_dir():
+            raise StartupError(f"{directory}: there is no such folder")
+        parts = inspect_checkpoint(directory)
+    except OSError as error:
+        raise StartupError(f"{directory}: {error.strerror}") from None
     for part in parts:
         for name, value in part.rows():
             typer.echo(f"{name:>22}  {scrub(value)}")

@@ -70,8 +70,7 @@ def serve(loaded: Loaded, options: Options) -> int:
     settings = loaded.settings
     logs.configure(debug=settings.debug_logging, secrets=secrets_of(settings), max_line=settings.limits.max_log_line)
     _check_options(settings, options)
-    if options.ready_file is not None:
-        options.ready_file.unlink(missing_ok=True)
+    _clear_ready_file(options.ready_file)
     _report_descriptors(settings)
     log.info("starting", configuration=loaded.origin, name=settings.name, judge=settings.judge.backend)
     if warning := judge_never_asked(settings):
@@ -95,6 +94,18 @@ def _check_options(settings: Settings, options: Options) -> None:
         raise StartupError("--await-restore waits for a controller's restore, but checkpoint.enabled is false")
     if options.record is not None and settings.judge.backend == "recorded":
         raise StartupError("--record keeps what a live judge says, but judge.backend is recorded")
+
+
+def _clear_ready_file(path: Path | None) -> None:
+    """Remove the file of the run before; refuse a place where ours cannot be."""
+    if path is None:
+        return
+    try:
+        path.unlink(missing_ok=True)
+        if not path.parent.is_dir():
+            raise StartupError(f"--ready-file {path}: there is no folder {path.parent}")
+    except OSError as error:
+        raise StartupError(f"--ready-file {path}: {error.strerror}") from None
 
 
 def _report_descriptors(settings: Settings) -> None:
@@ -183,9 +194,9 @@ async def _run(house: House, settings: Settings, options: Options, metrics: Metr
     """Serve from the first request to the last answer."""
     try:
         listeners, url = await listen(settings.host, settings.port, house.http.limits)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name that cannot be encoded is a ValueError
         where = f"{settings.host} port {settings.port}"
-        raise StartupError(f"cannot listen on {where}: {error.strerror or error}") from None
+        raise StartupError(f"cannot listen on {where}: {getattr(error, 'strerror', None) or error}") from None
     dog = loop_watchdog(metrics, settings.limits.loop_stuck_s)
     with _stop_signals(settings.shutdown_grace_s) as stop, dog.watching():
         async with trio.open_nursery() as background:

@@ -101,7 +101,7 @@ def _read_events(lines: Iterable[bytes]) -> Iterator[Event]:
         try:
             read = json.loads(line)
             event = Event(read["event"], read["args"], read["reply"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged(position, f"{type(error).__name__}: {error}") from None
         yield event
 
@@ -146,7 +146,7 @@ class _Checking:
         try:
             self._names.learn(event)
             return write(spec_event(event, self._names))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise Damaged(self._read, f"{type(error).__name__}: {error}") from None
 
     def follow(self, steps: int, ends: str | None, expected: str | None) -> None:
