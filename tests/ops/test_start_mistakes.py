@@ -141,6 +141,16 @@ def test_of_an_option(arguments: str, capsys: pytest.CaptureFixture[str], monkey
     assert said.strip()
 
 
+def test_a_ready_file_takes_the_place_of_a_file_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo("pipe")
+    arguments = ("serve", "--config", "c.yaml", "--ready-file", "pipe")
+    code, said = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert (code, "--ready-file pipe: there is something else than a file" in said) == (2, True), said
+    assert Path("pipe").is_fifo()
+
+
 def test_groups_and_traces_that_are_too_deep_fail_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,10 +97,12 @@ def _check_options(settings: Settings, options: Options) -> None:
 
 
 def _clear_ready_file(path: Path | None) -> None:
-    """Remove the file of the run before; refuse a place where ours cannot be."""
+    """Remove the file of the run before; refuse a place where ours cannot be, and what no run before has made."""
     if path is None:
         return
     try:
+        if path.exists() and not path.is_file():
+            raise StartupError(f"--ready-file {path}: there is something else than a file")
         path.unlink(missing_ok=True)
         if not path.parent.is_dir():
             raise StartupError(f"--ready-file {path}: there is no folder {path.parent}")
