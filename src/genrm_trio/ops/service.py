@@ -4,6 +4,7 @@ Everything runs in nurseries that are opened here, so an unexpected error in one
 the process with a non-zero code instead of leaving half a server behind.
 """
 
+import errno
 import os
 import signal
 import threading
@@ -105,7 +106,7 @@ def _clear_ready_file(path: Path | None) -> None:
             raise StartupError(f"--ready-file {path}: there is something else than a file")
         path.unlink(missing_ok=True)
         if not path.parent.is_dir():
-            raise StartupError(f"--ready-file {path}: there is no folder {path.parent}")
+            raise StartupError(f"--ready-file {path}: {os.strerror(errno.ENOENT)}")
     except OSError as error:
         raise StartupError(f"--ready-file {path}: {error.strerror}") from None
 
