@@ -37,7 +37,7 @@ spec-reduced: setup ## the same in its reduced form, as CI runs it; under 4 minu
 	@$(BIN)/python -m spec.tools.check --reduced
 
 .PHONY: spec-deep
-spec-deep: setup ## the same with the large configuration, all mutants on all configurations, and long random traces
+spec-deep: setup ## the same, with the large models, random behaviours, more graphs and traces, and every mutant in every place
 	@$(BIN)/python -m spec.tools.check --deep
 
 .PHONY: crash

@@ -22,9 +22,9 @@ CONSTANTS
     Ungrouped,    \* those whose members come without a group id
     Lone,         \* those of which only the first member ever comes: they can only time out
     N,            \* members per cohort
-    Cap,          \* terminal cohorts (and watermarks) kept unless they are needed
+    Cap,          \* terminal cohorts (and watermarks) kept although nobody needs them; needed ones may exceed it
     MaxAttempt,   \* group attempts are 0 .. MaxAttempt
-    MaxAnswer,    \* how often a rollout may start over within one attempt
+    MaxAnswer,    \* answers of a rollout within one attempt; with 1 it never starts over
     MaxCrash,     \* committed checkpoints that are followed by their crash
     MaxWaiters,   \* requests that may wait at once for one rollout
     Untyped,      \* groups whose sessions end by the verify reply (no close follows)
@@ -159,7 +159,7 @@ DropMember(c, k, i) ==
     IF Members(d.cohort[k]) # {} \/ Mutant("RetireKeepsEmptyCohort") THEN d
     ELSE LET e == DropCohorts(d, {k}) IN
          IF /\ HasMark(e, k[1])
-            /\ \/ KeysOf(e, k[1]) = {} /\ Mark(e, k[1]).installed
+            /\ \/ KeysOf(e, k[1]) = {} /\ (Mark(e, k[1]).installed \/ Mutant("RetireForgetsWatermark"))
                \/ Mutant("RetireDropsLiveWatermark")
             /\ ~ Mutant("RetireKeepsWatermark")
          THEN DropMarks(e, {k[1]}) ELSE e
@@ -174,8 +174,9 @@ Evicted(c) ==
 
 PruneMarks(c) ==
     LET idle == SelectSeq(c.marks, LAMBDA m : Mutant("WatermarkNotKept") \/ KeysOf(c, m.g) = {})
-        surplus == Min(Excess(Len(c.marks), Cap), Len(idle))
-    IN DropMarks(c, {idle[j].g : j \in 1 .. surplus})
+        surplus == IF Mutant("WatermarksUncapped") THEN 0 ELSE Min(Excess(Len(c.marks), Cap), Len(idle))
+        from == IF Mutant("WatermarkOrder") THEN Len(idle) - surplus ELSE 0
+    IN DropMarks(c, {idle[from + j].g : j \in 1 .. surplus})
 
 Prune(c) == PruneMarks(Evict(c, Evicted(c)))
 
@@ -354,7 +355,8 @@ DoOpenAdmission(c) ==
         answered(k) == {c.waiting[w].i : w \in {x \in late : c.waiting[x].k = k}}
         d == [c EXCEPT !.open = TRUE, !.exporting = FALSE, !.exported = {},
                        !.waiting = Without(@, late),
-                       !.cohort = [k \in DOMAIN @ |-> [@[k] EXCEPT !.pending = @ \ answered(k)]],
+                       !.cohort = [k \in DOMAIN @ |-> [@[k] EXCEPT !.pending = IF Mutant("LateReplayStaysPending") THEN @
+                                                                             ELSE @ \ answered(k)]],
                        !.record = [s \in DOMAIN @ |-> [@[s] EXCEPT !.late = FALSE]]]
     IN Result(EndAll(d, ended), [answered |-> late, ended |-> ended], told)
 
@@ -420,7 +422,8 @@ RetireSession(c, s) ==
         held == {[k |-> x.k, i |-> x.i] : x \in r} \cup {[k |-> c.waiting[w].k, i |-> c.waiting[w].i] : w \in ws}
         waits == IF Mutant("RetireWaitsForCohort") THEN c
                  ELSE [c EXCEPT !.waiting = Without(@, ws)]
-        pending == \E x \in r : x.i \in c.cohort[x.k].pending
+        pending == \E x \in r : \/ x.i \in c.cohort[x.k].pending
+                                \/ Mutant("RetireDropsReplayed") /\ Terminal(c.cohort[x.k])
         d == IF Mutant("RetireLeaksSession") THEN waits ELSE Unrecord(waits, s)
         e == IF pending /\ ~ Mutant("RetireNoop") /\ (\A x \in r : ~ HeldBy(d, x.k, x.i))
              THEN LET x == CHOOSE x \in r : TRUE IN

@@ -56,7 +56,7 @@ NoLeak ==
     /\ \A j, h \in DOMAIN core.marks : core.marks[j].g = core.marks[h].g => j = h
     /\ core.open => (~ core.exporting /\ core.exported = {})
 
-\* A retire that takes the last member takes the cohort, its timer and its places.
+\* A retire that takes the last member takes the cohort (in the code with its timer and its places).
 RetireFrees == \A k \in Retained : Members(core.cohort[k]) # {}
 
 \* Without a group id nothing is kept once it is published, so that the same task can be judged again.
@@ -130,11 +130,11 @@ WatermarkSurvivesRestoreStep ==
         \A g \in DOMAIN world.newest : HasMark(core', g) /\ Mark(core', g).a >= world.newest[g]
 WatermarkSurvivesRestore == [][WatermarkSurvivesRestoreStep]_vars
 
-\* A member that was given its restored outcome is no longer at risk of a retire.
+\* A member that was given its restored outcome, at once or when admission opened, is no longer at risk of a retire.
 PendingIsUnclaimedStep ==
-    Did("Submit") =>
-        LET a == ev'[2] IN
-        (ev'[3].reply[1] = "told" /\ a.cohort \in DOMAIN core'.cohort) => a.index \notin core'.cohort[a.cohort].pending
+    LET pending(k, i) == k \in DOMAIN core'.cohort /\ i \in core'.cohort[k].pending IN
+    /\ (Did("Submit") /\ ev'[3].reply[1] = "told") => ~ pending(ev'[2].cohort, ev'[2].index)
+    /\ Did("OpenAdmission") => \A w \in ev'[3].answered : ~ pending(core.waiting[w].k, core.waiting[w].i)
 PendingIsUnclaimed == [][PendingIsUnclaimedStep]_vars
 
 \* Between prepare and resume no new outcome comes into the world.
@@ -197,10 +197,15 @@ NeverJudgedTwice == [][NeverJudgedTwiceStep]_vars
 \* The steps that hold the caps: all but those that are refused before.
 Verifies == Did("Submit") /\ (ev'[3].reply[1] = "refused" => ev'[3].reply[2] \notin {"shutting_down", "stale_attempt"})
 
-\* Memory is bounded: beyond the cap only what an open session needs.
+\* Memory is bounded: beyond the cap only what an open session or a waiting request needs. Of the watermarks beyond it
+\* those go that were used least recently and whose group has nothing retained, and no others.
 CapRespectedStep ==
     Verifies =>
-        \A j \in 1 .. Excess(Len(core.term), Cap) : core.term[j] \in ev'[3].evicted \/ Needed(core, core.term[j])
+        LET idle == {j \in DOMAIN core.marks : KeysOf(core, core.marks[j].g) \subseteq ev'[3].evicted}
+            before(j) == Cardinality({h \in idle : h < j})
+            surplus == Excess(Len(core.marks), Cap)
+        IN /\ \A j \in 1 .. Excess(Len(core.term), Cap) : core.term[j] \in ev'[3].evicted \/ Needed(core, core.term[j])
+           /\ \A j \in idle : core.marks[j].g = ev'[2].cohort[1] \/ (HasMark(core', core.marks[j].g) <=> before(j) >= surplus)
 CapRespected == [][CapRespectedStep]_vars
 
 \* No outcome goes while somebody may still ask for it.
@@ -218,14 +223,16 @@ NeededNeverDroppedStep ==
                     /\ OneSession(m) )
 NeededNeverDropped == [][NeededNeverDroppedStep]_vars
 
-\* Time does not run backwards for a group while anything of it is kept.
+\* Time does not run backwards for a group while anything of it is kept. By a retire or a deletion only a watermark
+\* goes that a restore brought and nobody used since.
 WatermarkMonotoneStep ==
     ~ Gone =>
         \A j \in DOMAIN core.marks :
             LET g == core.marks[j].g
                 evicted == IF Did("Submit") THEN ev'[3].evicted ELSE {}
             IN (~ HasMark(core', g) \/ Mark(core', g).a < core.marks[j].a)
-               => (KeysOf(core, g) \subseteq evicted \/ KeysOf(core', g) = {})
+               => /\ KeysOf(core, g) \subseteq evicted \/ KeysOf(core', g) = {}
+                  /\ (Did("Retire") \/ Did("DeleteRestored")) => core.marks[j].installed
 WatermarkMonotone == [][WatermarkMonotoneStep]_vars
 
 \* What was superseded is never published.
@@ -234,8 +241,9 @@ NoStaleAttemptPublishesStep ==
         LET k == ev'[2].cohort IN Grouped(k[1]) => (HasMark(core, k[1]) /\ Mark(core, k[1]).a = k[2])
 NoStaleAttemptPublishes == [][NoStaleAttemptPublishesStep]_vars
 
-\* A conflict (start the group anew) is only for a slot that somebody else holds, or whose answer was judged. Without
-\* a group id a retire frees nothing; that is known.
+\* A conflict (start the group anew) is only for a slot that a session or a request holds, be it the asker's own, or whose
+\* answer is being judged or was (a restored one once it was asked for). A slot that closed free is met only by who started
+\* over, or asks with a new session. Without a group id a retire frees nothing; that is known.
 NoFalseConflictStep ==
     (Did("Submit") /\ ev'[3].reply[1] = "refused" /\ Grouped(ev'[2].cohort[1])) =>
         LET a == ev'[2]
@@ -263,15 +271,21 @@ NoForeignFreeStep ==
                 /\ \A w \in WaitersOf(core, k) : core.waiting[w].i = i => w \in ev'[3].answered
 NoForeignFree == [][NoForeignFreeStep]_vars
 
-\* A retire or a deletion touches no sibling: what goes was held by a session that ended.
+\* A retire or a deletion touches no sibling: what goes was held by a session that ended. And nothing that is decided
+\* and was told: what goes was still collecting, or restored and not asked for yet.
 ReplayedSurvivesRetireStep ==
     (Did("Retire") \/ Did("DeleteRestored")) =>
         LET ended == IF Did("Retire") THEN ev'[3].ended ELSE ev'[3] IN
-        \A k \in Retained : \A i \in Members(core.cohort[k]) :
-            (k \notin DOMAIN core'.cohort \/ core'.cohort[k].ans[i] = 0) =>
-                \/ \E s \in Backers(core, k, i) : s \in ended
-                \/ \E w \in WaitersOf(core, k) :
-                    core.waiting[w].i = i /\ (core.waiting[w].s \in ended \/ (Did("Retire") /\ w \in ev'[3].answered))
+        \A k \in Retained :
+            /\ \A i \in Members(core.cohort[k]) :
+                (k \notin DOMAIN core'.cohort \/ core'.cohort[k].ans[i] = 0) =>
+                    /\ core.cohort[k].phase = "collecting" \/ i \in core.cohort[k].pending
+                    /\ \/ \E s \in Backers(core, k, i) : s \in ended
+                       \/ \E w \in WaitersOf(core, k) :
+                            /\ core.waiting[w].i = i
+                            /\ core.waiting[w].s \in ended \/ (Did("Retire") /\ w \in ev'[3].answered)
+            /\ k \in DOMAIN core'.cohort =>
+                core'.cohort[k].phase = core.cohort[k].phase /\ core'.cohort[k].fail = core.cohort[k].fail
 ReplayedSurvivesRetire == [][ReplayedSurvivesRetireStep]_vars
 
 \* A refused restore leaves the server as it was.

@@ -88,7 +88,10 @@ Follow(name, a, reply) ==
       [] name = "Leave" -> In(DoLeave(core, a.waiter), reply)
       [] name = "ExpireCollection" ->
             CanExpireCollection(core, a.cohort) /\ In(DoFail(core, a.cohort, "collection_timeout"), reply)
-      [] name = "Judged" -> CanJudge(core, a.cohort) /\ In(DoJudged(core, a.cohort, a.results), reply)
+      [] name = "Judged" ->
+            /\ CanJudge(core, a.cohort)
+            /\ DOMAIN a.results = Index
+            /\ In(DoJudged(core, a.cohort, a.results), reply)
       [] name = "JudgeFailed" -> CanJudge(core, a.cohort) /\ In(DoJudgeFailed(core, a.cohort, a.failure), reply)
       [] name = "Publish" -> CanPublish(core, a.cohort) /\ In(DoPublish(core, a.cohort), reply)
       [] name = "Fail" -> Known(a.cohort) /\ Active(core.cohort[a.cohort]) /\ In(DoFail(core, a.cohort, a.code), reply)

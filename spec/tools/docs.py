@@ -26,15 +26,18 @@ MAP_HEAD = """# From the spec to the code
 
 Made by `python -m spec.tools.docs` from [the spec](../spec/GenrmTrio.tla), the Registry and the recorded
 counterexamples; a test holds it up to date. One row per action, under the one name that it has everywhere: in the spec,
-as the Registry's method, in events, traces and logs, and as a rule of the stateful test.
+as the Registry's method, in events and traces, and as a rule of the stateful test. The events are the server's; the
+spec's have the same names, and other shapes (`src/genrm_trio/ops/tla/events.py` translates).
 
-*Breaks* are the invariants that a counterexample shows to be broken by a step of this action, when one of the *mutants*
-(rules of the action that can be taken out, in the spec and in the source) is taken out, or one of an earlier step.
+A *mutant* is a rule broken on purpose, under one name in the spec and in the source; an action's are those of its own
+rules. *Breaks* are the invariants that a step of this action breaks in the counterexample of some mutant, which may be
+one of an earlier step. [The formal model](../spec/README.md) tells the rest.
 """
 
 DIAGRAMS_HEAD = """# State diagrams
 
-Made by `python -m spec.tools.docs` from the tables that the code runs on; a test holds them up to date.
+Made by `python -m spec.tools.docs` from the tables that the code runs on; a test holds them up to date. How the parts
+play together is in [architecture.md](architecture.md).
 """
 
 
@@ -60,15 +63,19 @@ def _without_comments(lines: Iterable[str]) -> Iterator[str]:
         depth -= line.count("*)")
 
 
+_BROKEN = re.compile(r'(?<!~ )Mutant\("\w+"\) THEN .*? ELSE', re.DOTALL)
+"""What is done instead of a rule."""
+
+
 def rules_of(action: str, defined: Mapping[str, str]) -> list[str]:
-    """The rules in an action, or in what it uses, that a mutant takes out."""
+    """The mutants of an action: of its own rules, or of what it uses. What only a mutant uses does not count."""
     seen: set[str] = set()
     ahead = [action]
     while ahead:
         name = ahead.pop()
         if name not in seen:
             seen.add(name)
-            ahead += [word for word in set(re.findall(r"\w+", defined[name])) if word in defined]
+            ahead += [word for word in set(re.findall(r"\w+", _BROKEN.sub("", defined[name]))) if word in defined]
     return sorted({rule for name in seen for rule in re.findall(r'Mutant\("(\w+)"\)', defined[name])})
 
 
@@ -145,7 +152,7 @@ def spec_map() -> str:
         "",
         "## The kill table",
         "",
-        "| mutant | what it takes out | caught by | in |",
+        "| mutant | the rule that it breaks | caught by | in |",
         "| --- | --- | --- | --- |",
     ]
     for row in mutants.table():
@@ -174,7 +181,9 @@ def diagrams() -> str:
             "## A cohort",
             "",
             "The labels are the steps of `core/cohort.py`; a step that is not here is a defect. A finished cohort goes",
-            "by `expire`, or by count in a `submit`. A collecting one whose last member a `retire` takes goes at once.",
+            "by `expire`, by count in a `submit`, when its last member is a restored one that nobody asked for and a",
+            "`retire` or `delete_restored` takes it, and without a group id as soon as its rewards are published. A",
+            "collecting one whose last member a `retire` takes goes at once. A `shut_down` takes all.",
             "",
             f"```mermaid\n{cohort_diagram()}```",
             "",

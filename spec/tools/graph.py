@@ -12,7 +12,7 @@ from typing import Any
 from spec.tools import tlc
 from spec.tools.configs import Config
 
-from genrm_trio.ops.tla.values import Map, Value, elements, parse
+from genrm_trio.ops.tla.values import Map, Value, elements, parse, write
 
 PARTS = ("core", "caller", "task", "world")
 """What the spec's View is made of, in its order."""
@@ -175,6 +175,12 @@ def dump(config: Config) -> Graph:
     reader = Reader()
     tlc.run(config.with_edges().text, on_edge=reader.take)
     return reader.graph
+
+
+def told(event: Event) -> str:
+    """An event in the spec's own notation, without what is empty."""
+    args, reply = (write(value) if value != () else "" for value in (event.args, event.reply))
+    return f"{event.name}{args and f' {args}'}{reply and f' -> {reply}'}"
 
 
 # -- counterexamples -----------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ Stage = tuple[str, str, int]
 CORE: tuple[Stage, ...] = (
     ("core", "U", 1),
     ("core", "F", 1),
+    ("core", "C", 1),
+    ("core", "A", 1),
     ("core", "S", 8),
     ("core", "D", 1),
     ("core", "E", 2),
@@ -50,7 +52,7 @@ CORE: tuple[Stage, ...] = (
     ("trio", "U", 1),
 )
 """For a mutant of the core. Q is left out, whose behaviours are those of P and X; S and E are large, and are there for
-a second group attempt, and for what goes by count."""
+a second group attempt, and for what goes by count while a checkpoint is open."""
 AROUND: tuple[Stage, ...] = (("trio", "U", 1), ("trio", "F", 1), ("trio", "R", 3), ("trio", "X", 3))
 """For a mutant of anything else."""
 

@@ -1,37 +1,47 @@
-"""The kit for ports: walks that take every edge of a graph, and the counterexamples of the broken rules, as JSON.
+"""The kit for ports: walks along every edge of a graph, traces of this server, counterexamples of the mutants; as JSON.
 
     python -m spec.tools.kit walks Q FILE        every edge of a configuration
+    python -m spec.tools.kit traces N FOLDER     at least N traces of this server, as `serve --trace` writes them
     python -m spec.tools.kit counterexamples     counterexamples.json anew, by running TLC on each mutant
 
-A sequence is an array, a set {"#set": [...]}, a record an object, any other function {"#map": [[key, value], ...]}. An
-event is [name, arguments, reply]; the state after it is the server's (`core`). A port takes the steps one after the
-other, and compares reply and state; a port with the broken rule of a counterexample does what its last steps say.
+docs/kit.md says what the files hold, and how a port is led along them.
 """
 
 import json
+import logging
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spec.tools import configs, mutants, walks
+import structlog
+from spec.tools import configs, mutants, tracing, walks
 from spec.tools.codes import Constants
 from spec.tools.graph import Event, Graph, State, counterexample, dump
 from spec.tools.tlc import SPEC
+from tests.spec.recorder import SERVED
 
 from genrm_trio.core.trace import ACTIONS
 from genrm_trio.ops.tla.values import Map, Value, function
+from genrm_trio.ops.tracing import TraceFile
 
 FILE = SPEC / "counterexamples.json"
 
 
 # -- values --------------------------------------------------------------------------------------------
 
+FUNCTIONS = frozenset(("cohort", "session", "record", "waiting", "retired", "refused"))
+"""Those parts of the server's state that are functions, also when they are empty."""
+SEQUENCES = frozenset(("term", "marks"))
+"""Those that are sequences."""
+
 
 def encoded(value: Value) -> Any:
-    """A value as JSON."""
+    """A value as JSON. What is empty, and one value in the spec, is null: it stands for nothing, as a rule."""
     match value:
+        case ():
+            return None
         case tuple():
             return [encoded(part) for part in value]
         case frozenset():
@@ -48,6 +58,8 @@ def encoded(value: Value) -> Any:
 def decoded(value: Any) -> Value:
     """The value that JSON stands for."""
     match value:
+        case None:
+            return ()
         case list():
             return tuple(decoded(part) for part in value)
         case {"#set": parts}:
@@ -61,8 +73,28 @@ def decoded(value: Any) -> Value:
     raise ValueError(f"no value of the kit: {value!r}")
 
 
-def _event(event: Event) -> Any:
-    return [event.name, encoded(event.args), encoded(event.reply)]
+def _function(value: Value) -> Any:
+    return encoded(value) or {"#map": []}
+
+
+def _sequence(value: Value) -> Any:
+    return encoded(value) or []
+
+
+def encoded_core(core: Map) -> dict[str, Any]:
+    """The server's state as JSON."""
+    forms = dict.fromkeys(FUNCTIONS, _function) | dict.fromkeys(SEQUENCES, _sequence)
+    return {name: forms.get(name, encoded)(core[name]) for name in sorted(map(str, core))}
+
+
+def encoded_event(event: Event) -> list[Any]:
+    """An event as JSON."""
+    args, reply = encoded(event.args), encoded(event.reply)
+    if event.name == "Restore":
+        args |= {"states": _function(event.arg("states")), "order": _sequence(event.arg("order"))}
+    if event.name == "Export":
+        reply = _function(event.reply)
+    return [event.name, args, reply]
 
 
 def _constants(constants: Constants) -> dict[str, Any]:
@@ -92,10 +124,26 @@ def walks_of(name: str, graph: Graph) -> dict[str, Any]:
     return {
         "configuration": name,
         "constants": _constants(Constants.of(configs.load(name))),
-        "events": [_event(event) for event in graph.events],
-        "states": [encoded(core) for core in seen],
+        "events": [encoded_event(event) for event in graph.events],
+        "states": [encoded_core(core) for core in seen],
         "walks": found,
     }
+
+
+# -- traces --------------------------------------------------------------------------------------------
+
+
+def write_traces(count: int, folder: Path) -> int:
+    """Record at least so many traces of this server, each into a file of its own; returns how many there are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    traces = tracing.recorded(count)
+    for number, events in enumerate(traces, 1):
+        with (folder / f"trace-{number:04}.jsonl").open("wb") as file:
+            trace = TraceFile(file)
+            trace.begin(SERVED.limits)
+            for event in events:
+                trace(event)
+    return len(traces)
 
 
 # -- counterexamples -----------------------------------------------------------------------------------
@@ -139,9 +187,11 @@ def _line(one: Counterexample) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     before: Mapping[str, Any] = {}
     for event, state in one.steps:
-        now = {f"core.{name}": encoded(part) for name, part in state.core.items()}
+        now = {f"core.{name}": part for name, part in encoded_core(state.core).items()}
         now |= {"caller": encoded(state.caller)}
-        parts.append({"event": _event(event), **{name: part for name, part in now.items() if before.get(name) != part}})
+        parts.append(
+            {"event": encoded_event(event), **{name: part for name, part in now.items() if before.get(name) != part}}
+        )
         before = now
     return {
         "mutant": one.mutant,
@@ -173,6 +223,10 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["walks", name, file]:
             Path(file).write_text(json.dumps(walks_of(name, dump(configs.load(name))), separators=(",", ":")) + "\n")
+        case ["traces", count, folder]:
+            # Traced servers are refused and aborted all the time, which they rightly log.
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+            print(f"{write_traces(int(count), Path(folder))} traces")
         case ["counterexamples"]:
             FILE.write_text(document(counterexamples(safety_rows())))
         case _:

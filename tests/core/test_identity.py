@@ -79,7 +79,7 @@ def test_the_suffixes_come_in_order_baseline_then_rubrics() -> None:
     assert ungrouped_cohort_id("d", 0, suffix=suffix).key == "d::group_attempt::0:rubrics:-1,3"
 
 
-@pytest.mark.parametrize("digits", ["1" + "0" * 18 + "1", "9" * 4300, "9" * 100_000])
+@pytest.mark.parametrize("digits", ["1" + "0" * 18, "9" * 19, "9" * 4300, "9" * 100_000])
 def test_a_key_with_an_attempt_beyond_all_bounds_is_none(digits: str) -> None:
     with pytest.raises(ValueError, match="attempt"):
         parse_capture_key(f"r-a{digits}")
@@ -88,3 +88,10 @@ def test_a_key_with_an_attempt_beyond_all_bounds_is_none(digits: str) -> None:
 def test_the_largest_attempt_cannot_be_restored_into_a_next_one() -> None:
     with pytest.raises(StateRefused, match="no next one"):
         Rebuild(Limits(2), 0.0).add(EpisodeId("r", MAX_ATTEMPT), "s", {})
+
+
+def test_the_largest_attempt_has_a_key_that_can_be_read() -> None:
+    last = EpisodeId("r", MAX_ATTEMPT)
+    assert parse_capture_key(last.key) == last
+    with pytest.raises(ValueError, match="at most"):
+        _ = last.next

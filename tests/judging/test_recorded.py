@@ -222,6 +222,22 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         Recorder(Live(), tmp_path / "no" / "folder")
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        (b"\xff\xfe\x00", "line 1 is not JSON"),
+        (b'\n{"pair": "ab', "line 2 is not JSON"),
+    ],
+)
+def test_a_file_without_a_single_verdict_is_no_recording(content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "said.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"said\.jsonl: .*{words}"):
+        RecordedJudge.load(path, RULES)
+
+
 def test_a_last_line_cut_off_is_left_out() -> None:
     assert len(RecordedJudge([ROW + "\n", '{"pair": "abc', "\n"], RULES)) == 1
 

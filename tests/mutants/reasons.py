@@ -28,9 +28,7 @@ SOURCE_ONLY = {
     "the spec breaks the same rule under another name; here a second place in the code can break it": (
         "KeepNothing",
         "RestoreIgnoresOutcomes",
-        "RetireKeepsSlots",
-        "RetireForgetsWatermark",
-        "LateReplayStaysPending",
+        "RetireSkipped",
         "FirstSessionTakesMember",
         "LateForgotten",
         "LateForEver",
@@ -38,7 +36,6 @@ SOURCE_ONLY = {
     "it breaks no invariant, but a reply or an order that replay compares after every step": (
         "FailureAfterComparison",
         "DisconnectTakesMember",
-        "WatermarkOrder",
         "RestoreIntoState",
         "SameEpisodeAttempt",
         "DeleteTakesClaimed",
@@ -72,9 +69,6 @@ NOT_REPLAYED = {
     "no request of a graph comes under an attempt beyond the one that its session is bound to": ("StaleClaims",),
     "no rollout of a graph asks under an attempt that is earlier than the one it was retired under": (
         "RetireOnlyExactAttempt",
-    ),
-    "groups of a graph have two members: a cohort that collects has one, and who else holds its answer waits for it": (
-        "LiveRetireFreesShared",
     ),
     "sessions of one member are of one rollout in a graph, and a retire ends them together": (
         "FirstSessionTakesMember",

@@ -171,6 +171,8 @@ def choose(arguments: argparse.Namespace) -> list[Job]:
     if arguments.third:
         part, parts = (int(number) for number in arguments.third.split("/"))
         jobs = jobs[part - 1 :: parts]
+    if not jobs:
+        raise SystemExit("nothing to run: what was chosen is not to be found that way")
     return jobs
 
 

@@ -345,7 +345,14 @@ RETENTION = (
         "test_retention.py::test_watermarks_beyond_the_cap_go_least_recently_used_first",
         "busy groups lose their watermark before idle ones",
         (STATE, "self.idle[: max(surplus, 0)]]", "self.idle[len(self.idle) - max(surplus, 0) :]]"),
-        machine=False,
+        breaks="cap_respected",
+    ),
+    core(
+        "WatermarksUncapped",
+        "test_retention.py::test_watermarks_beyond_the_cap_go_least_recently_used_first",
+        "a watermark of every group there ever was stays in memory",
+        (STATE, "self.idle[: max(surplus, 0)]]", "self.idle[:0]]"),
+        breaks="cap_respected",
     ),
     core(
         "PruneLeavesTerminal",
@@ -437,6 +444,11 @@ HOLD = (
             REGISTRY,
             '        if not self.admission.open:\n            self._emit("Publish"',
             '        if self.closed:\n            self._emit("Publish"',
+        ),
+        (
+            "runtime/life.py",
+            "                    await self._server.gate.bell.until(lambda: registry.admission.open)\n",
+            "",
         ),
         breaks="no_outcome_while_closed recorded_implies_recoverable",
     ),
@@ -635,7 +647,7 @@ RESTORE = (
 
 RETIRE = (
     core(
-        "RetireNoop",
+        "RetireSkipped",
         "test_retire.py::test_a_live_retire_answers_what_waits_and_frees_a_collecting_slot "
         "test_retire.py::test_a_failed_restore_leaves_groups_that_re_form_with_the_same_attempt",
         "a rollout that starts over meets its own old answer",
@@ -647,7 +659,7 @@ RETIRE = (
         breaks="no_false_conflict retire_never_waits_for_cohort",
     ),
     core(
-        "RetireKeepsSlots",
+        "RetireNoop",
         "test_retire.py::test_a_live_retire_answers_what_waits_and_frees_a_collecting_slot "
         "test_retire.py::test_a_failed_restore_leaves_groups_that_re_form_with_the_same_attempt",
         "sessions end, but everything they held stays",
@@ -662,6 +674,7 @@ RETIRE = (
             "        if pending and not cohort.held_by(index):\n            self._drop_member(cohort, index)\n",
             "        self._unrecord(session)\n",
         ),
+        breaks="no_false_conflict",
     ),
     core(
         "LiveRetireKeepsSlot",
@@ -681,8 +694,7 @@ RETIRE = (
         (
             REGISTRY,
             "        if index in cohort.members and not cohort.held_by(index):\n",
-            "        alone = len(cohort.members) == 1 and index in cohort.waiters.values()\n"
-            "        if index in cohort.members and not alone:\n",
+            "        if index in cohort.members:\n",
         ),
         breaks="no_foreign_free",
     ),
@@ -766,6 +778,17 @@ RETIRE = (
             "        if name is not None and not",
         ),
         breaks="watermark_monotone",
+    ),
+    core(
+        "RetireDropsReplayed",
+        "test_retire.py::test_a_member_that_replayed_stays",
+        "a retire takes an answer that was judged and told, and its rollout's siblings meet a hole",
+        (
+            REGISTRY,
+            "        pending = cohort.members[index].pending\n",
+            "        pending = cohort.members[index].pending or not cohort.active\n",
+        ),
+        breaks="replayed_survives_retire",
     ),
     core(
         "ReplayStaysPending",

@@ -141,6 +141,18 @@ async def test_the_recorded_judge_reads_its_file_and_a_recorder_stands_before_an
         assembly.recorded_to(tmp_path / "no" / "said.jsonl", recorded, Unobserved())
 
 
+@pytest.mark.parametrize("address", [JUDGE, {}], ids=["with an address", "without"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe\x00"])
+def test_a_recording_without_verdicts_never_asks_a_live_judge(
+    content: bytes, address: dict[str, object], tmp_path: Path
+) -> None:
+    path = tmp_path / "said.jsonl"
+    path.write_bytes(content)
+    judge = {**address, "backend": "recorded", "recording": str(path)}
+    with pytest.raises(StartupError, match=r"said\.jsonl: (the recording is empty|line 1 is not JSON)"):
+        assembly.make_judge(settings(judge=judge), Unobserved())
+
+
 @pytest.mark.parametrize(
     ("given", "fragment"),
     [

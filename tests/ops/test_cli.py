@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 import yaml
 from tests.checkpoints.material import INSTANCE, write
 
@@ -148,3 +149,24 @@ def test_the_demo_plays_real_cohorts_without_a_terminal() -> None:
     figures = [line for line in done.stdout.splitlines() if "all_pairs" in line and "105" in line]
     assert len(figures) >= 2
     assert "1.000" in figures[0]
+
+
+@pytest.mark.parametrize(
+    ("judge", "words"),
+    [
+        ("base_url: 'http://[::1'", "judge.base_url: "),
+        ("base_url: 'http://h:-1'", "judge.base_url: an address has a port from 1 to 65535, not -1"),
+        ("panel: [{base_url: 'http://h:-1'}]", "judge.panel.0.base_url: "),
+        ("panel: [{base_url: 'http://h'}, {base_url: 'http://h/v1'}]", "twice"),
+        ("base_url: 'http://h', api_key: 'two words'", "api_key"),
+        ("backend: recorded, recording: /dev/null", "the recording is empty"),
+    ],
+)
+def test_config_and_serve_refuse_the_same(judge: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"port: 0\njudge: {{{judge}}}\n")
+    for command in ("config", "serve"):
+        done = run(command, "--config", str(path))
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr

@@ -27,7 +27,7 @@ from genrm_trio.core.trace import Event
 from genrm_trio.judging.judge import Answered, Ask, JudgeError
 from genrm_trio.judging.slots import Ticket
 from genrm_trio.judging.verdict import Verdict
-from genrm_trio.ops.tla.traces import Bounds, read_trace
+from genrm_trio.ops.tla.traces import Bounds, Recorded
 from genrm_trio.ops.tracing import TraceFile
 from genrm_trio.runtime.bell import Bell
 from genrm_trio.runtime.control import Control
@@ -350,4 +350,4 @@ def record(seed: int) -> list[list[Event]]:
     """The traces of one afternoon's processes."""
     afternoon = Afternoon(seed)
     run_in_order(afternoon.run, seed=seed)
-    return [list(read_trace(io.BytesIO(trace.getvalue()))[1]) for trace in afternoon.traces]
+    return [list(Recorded(io.BytesIO(trace.getvalue()))) for trace in afternoon.traces]

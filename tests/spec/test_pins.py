@@ -14,7 +14,7 @@ from spec.tools.projection import projected
 from tests.spec import small
 from tests.spec.witness import Witness, Wrong
 
-from genrm_trio.core.trace import ACTIONS, method_name
+from genrm_trio.core.trace import method_name
 from genrm_trio.ops.tla.events import spec_event
 from genrm_trio.ops.tla.values import Map, write
 
@@ -108,26 +108,6 @@ def test_an_event_of_the_spec_becomes_the_cores_and_is_read_back() -> None:
     for event in graph.events:
         if event.name in plain and '"judge"' not in write(event.reply):
             assert spec_event(inflation.event(event), inflation.codes) == (event.name, event.args, event.reply)
-
-
-def test_the_kit_holds_the_values_of_the_spec() -> None:
-    for core in cores(small.graph()):
-        assert kit.decoded(kit.encoded(core)) == core
-
-
-def test_walks_of_the_kit_lead_along_the_graph() -> None:
-    graph = small.graph()
-    document = kit.walks_of("Q", graph)
-    events = [(event.name, kit.encoded(event.args), kit.encoded(event.reply)) for event in graph.events]
-    assert [tuple(event) for event in document["events"]] == events
-    steps = {(state, event) for walk in document["walks"] for event, state in walk}
-    states = {kit.decoded(state): number for number, state in enumerate(document["states"])}
-    wanted = {
-        (states[graph.states[edge.target].core], edge.event)
-        for edge in graph.edges
-        if graph.events[edge.event].name in {*ACTIONS, "Crash"}
-    }
-    assert steps == wanted
 
 
 def test_counterexamples_are_written_as_they_are_read() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from tests.spec.recorder import BOUNDS, record
+from tests.spec.test_shapes import SIZE, every_event, put, restored, with_odd_values, wrong
 
 from genrm_trio.core.trace import Event
-from genrm_trio.ops.tla.traces import Checked, Damaged, check
+from genrm_trio.ops.tla import shapes
+from genrm_trio.ops.tla.traces import Bounds, Checked, Damaged, check
 
 AFTERNOONS = int(os.environ.get("GENRM_TRIO_AFTERNOONS", "4"))
 Trace = list[Event]
@@ -122,14 +124,42 @@ def _last(trace: Trace, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("event", "text"),
     [
-        Event("Unknown", {}, None),
-        Event("Submit", {}, None),
-        Event("Publish", {"cohort": "k"}, None),
-        Event("Seed", {"session": "s", "episode": "not a key!"}, "bound"),
+        (Event("Unknown", {}, None), "field `event` is"),
+        (Event("Submit", {}, None), "field `args.waiter` is missing"),
+        (Event("Publish", {"cohort": "k"}, None), "field `reply` is null"),
+        (Event("Seed", {"session": "s", "episode": "not a key!"}, "bound"), "field `args.episode` is"),
     ],
 )
-def test_what_is_no_event_of_this_server_is_damage(event: Event) -> None:
-    with pytest.raises(Damaged, match="event 1 is none of this server's"):
+def test_what_is_no_event_of_this_server_is_damage(event: Event, text: str) -> None:
+    with pytest.raises(Damaged, match=text) as damaged:
         check([[event]], BOUNDS)
+    assert damaged.value.position == 1
+
+
+def test_an_event_that_tlc_cannot_evaluate_is_blamed_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself or in an invariant: such events as shapes refuse."""
+    monkeypatch.setattr(shapes, "wrong_event", lambda *_: None)
+    whole = min(traces(), key=len)
+    step = next(trace for trace in traces() if first(trace, "Submit") is not None)
+    submit = _last(step, "Submit")
+    close, restore = restored()[-2:]
+    for number in (0, 1):
+        restore = put(restore, ("args", "states", number, "state", "newest_attempt"), "x")
+    invariant = [close, restore]
+    found = check([whole, [*step[:submit], put(step[submit], ("args", "index"), 9)], invariant], BOUNDS)
+    assert [(one.followed, one.unreadable) for one in found] == [(len(whole), False), (submit, True), (1, True)]
+    assert [one.impossible and one.impossible.name for one in found] == [None, "Submit", "Restore"]
+
+
+def test_whatever_has_the_shape_of_an_event_is_one_that_tlc_can_evaluate() -> None:
+    """Each with something odd in it, after the events before it."""
+    events, odd = every_event(), []
+    start = len(restored())
+    for number, event in enumerate(events[start:], start):
+        others = [other for other in with_odd_values(event) if wrong(other) is None]
+        odd += [[*events[start:number], other] for other in others[::8]]
+    assert len(odd) > 100
+    found = check(odd, Bounds(SIZE, 4096))
+    assert [one.impossible for one in found if one.unreadable] == []

@@ -8,8 +8,14 @@ import re
 from dataclasses import dataclass
 
 CAPTURE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
-MAX_ATTEMPT = 10**18
-"""Episode attempts stay far below it; a key that names a larger one is none."""
+MAX_ATTEMPT = 10**18 - 1
+"""The largest attempt that an episode can have. Every episode up to it has a key that can be read again."""
+MAX_PREFIX_ATTEMPT = 10**17
+"""The largest attempt that a request can name itself.
+
+Sessions are bound by requests, and each restore takes one attempt more: so whatever a commit names can be restored, and
+that again, for longer than anybody will.
+"""
 _ATTEMPT_SUFFIX = re.compile(r"-a([1-9][0-9]*)", re.ASCII)
 
 
@@ -46,7 +52,7 @@ class EpisodeId:
 def _split_attempt(key: str) -> tuple[str, int]:
     head, mark, digits = key.rpartition("-a")
     if mark and head and _ATTEMPT_SUFFIX.fullmatch(mark + digits):
-        return head, int(digits) if len(digits) < len(str(MAX_ATTEMPT)) else MAX_ATTEMPT + 1
+        return head, int(digits) if len(digits) <= len(str(MAX_ATTEMPT)) else MAX_ATTEMPT + 1
     return key, 0
 
 

@@ -161,6 +161,8 @@ def closed_is_empty(state: State) -> str | None:
         "waiters": len(state.waiters),
         "held": state.held,
         "closed ids": len(state.sessions.closed),
+        "retired": len(state.sessions.retired),
+        "refused": len(state.sessions.refused),
     }
     found = {what: count for what, count in left.items() if count}
     return f"left after shutdown: {found}" if found else None

@@ -78,7 +78,7 @@ class WaiterView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All of the state that invariants speak of. `terminal` is in the order of eviction."""
+    """All of the state that invariants speak of: `terminal` in the order of eviction, `marks` in that of last use."""
 
     cohorts: Mapping[str, CohortView]
     terminal: tuple[str, ...]
@@ -120,7 +120,10 @@ def snapshot(state: State) -> Snapshot:
             for key, cohort in state.cohorts.items()
         },
         terminal=tuple(state.terminal),
-        marks={name: MarkView(g.watermark.attempt, g.watermark.installed) for name, g in state.groups.items()},
+        marks={
+            name: MarkView(group.watermark.attempt, group.watermark.installed)
+            for name, group in sorted(state.groups.items(), key=lambda one: one[1].watermark.used)
+        },
         sessions={
             s.session_id: SessionView(
                 s.episode.rollout_id, s.episode.attempt, s.claimed, s.ending, s.late, s.member, frozenset(s.waiters)

@@ -22,7 +22,7 @@ class Limits:
     """What the state is bounded by, and which variant of the contract it follows.
 
     cohort_size: N, members per cohort.
-    max_terminal_cohorts: finished cohorts kept, and watermarks kept, unless they are needed.
+    max_terminal_cohorts: finished cohorts, and watermarks, kept although nobody needs them; needed ones may exceed it.
     cohort_result_ttl_s, session_idle_ttl_s: seconds; None turns the age rule off.
     max_held_members: places reserved by active cohorts, N each; None for no bound.
     max_sessions: open sessions, and closed ids remembered.

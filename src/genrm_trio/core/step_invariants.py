@@ -61,7 +61,10 @@ def _submitted(before: Snapshot, event: Event, *, terminal: bool) -> CohortView 
 
 
 def cap_respected(before: Snapshot, event: Event, after: Snapshot) -> str | None:
-    """Guards memory: of the oldest beyond the cap only those go that nobody needs, and all of those."""
+    """Guards memory: of the oldest beyond the cap only those go that nobody needs, and all of those.
+
+    Of the watermarks beyond it those go that were used least recently and whose group has nothing retained.
+    """
     if event.name != "Submit" or before.closed or _refusal(event) == "stale_attempt":
         return None
     beyond = before.terminal[: max(len(before.terminal) - before.cap, 0)]
@@ -69,7 +72,13 @@ def cap_respected(before: Snapshot, event: Event, after: Snapshot) -> str | None
     evicted = _listed(event, "evicted")
     if evicted != expected or (expected & set(after.cohorts)) - {event.args["cohort"]}:
         return f"evicted {evicted}, but beyond the cap of {before.cap} nobody needs {expected}"
-    return None
+    asked = after.cohorts.get(str(event.args["cohort"]))
+    own = asked.group if asked is not None else event.args.get("group")
+    idle = [name for name in before.marks if not before.group_cohorts(name).keys() - evicted]
+    surplus = max(len(before.marks) - before.cap, 0)
+    kept = [name for name in idle if name in after.marks and name != own]
+    wanted = [name for name in idle[surplus:] if name != own]
+    return None if kept == wanted else f"of the idle watermarks {idle} those of {kept} were kept, not of {wanted}"
 
 
 def _refusal(event: Event) -> JSON:

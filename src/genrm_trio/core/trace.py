@@ -1,7 +1,8 @@
 """Events: one per action, with its name, its arguments and its reply.
 
-The same tuple is the label in the spec's state graph, a line of a trace file and a line of the log. The
-hook is a plain callable, None when nobody listens, so that an unheard event costs nothing.
+An event is a line of a trace file, and has the name of the spec's; arguments and reply are in the server's own
+terms, which `ops/tla/events.py` translates. The hook is a plain callable, None when nobody listens, so that an
+unheard event costs nothing.
 """
 
 from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ from genrm_trio.judging.faults import Fault, Kind
 from genrm_trio.judging.judge import Ask, JudgeError
 from genrm_trio.judging.responses import refuse_streams, tokens_of, unusable
 from genrm_trio.judging.template import JudgeTemplate
-from genrm_trio.judging.text import scrub
+from genrm_trio.judging.text import scrub, shown
 from genrm_trio.judging.transport import Question, Said
 
 RESPONSE_FORMAT: Final = "response_format"
@@ -96,7 +96,7 @@ class Chat:
             words = "finish_reason 'length': max_output_tokens reached"
             return Said(fault=unusable(Kind.INCOMPLETE, words), tokens=tokens, hit_max=True)
         if finish in _UNFINISHED:
-            return Said(fault=unusable(Kind.INCOMPLETE, f"finish_reason {finish!r}"), tokens=tokens)
+            return Said(fault=unusable(Kind.INCOMPLETE, f"finish_reason {shown(finish)}"), tokens=tokens)
         text = scrub(_text_of(message.get("content")))
         if text.strip() and finish not in ("tool_calls", "function_call"):
             return Said(text, tokens=tokens)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from genrm_trio.judging.address import checked_base
 from genrm_trio.judging.faults import NoReply, ReplyCut, ReplyTooLarge
 from genrm_trio.judging.lanes import Lanes
 from genrm_trio.judging.text import scrub
@@ -115,16 +116,9 @@ class Endpoint:
 
 def _checked_base(base_url: str) -> httpx2.URL:
     try:
-        url = httpx2.URL(base_url.strip())
-    except httpx2.InvalidURL as error:
-        raise ValueError(f"judge base_url is not a URL: {error}") from None
-    if url.userinfo:
-        raise ValueError("judge base_url must not hold a user or password: api_key is the place for a secret")
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"judge base_url must be http://HOST:PORT or https://HOST:PORT, not {base_url!r}")
-    if url.query or url.fragment:
-        raise ValueError("judge base_url must have no query and no fragment")
-    return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1") or "/")
+        return checked_base(base_url)
+    except ValueError as error:
+        raise ValueError(f"judge base_url: {error}") from None
 
 
 def _forms(secret: str | None) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import httpx2
 
+from genrm_trio.judging.text import shown
+
 ADMISSION_CLOSED: Final = "admission_closed"
 
 
@@ -227,7 +229,8 @@ def from_error_object(reply: Mapping[str, Any], headers: Mapping[str, str], body
     if not inside:
         return None
     fields: Mapping[str, Any] = inside if isinstance(inside, dict) else {"message": inside}
-    detail = f"error inside a 200: {fields.get('message') or fields.get('code') or fields.get('type') or ''}"
+    message = fields.get("message") or fields.get("code") or fields.get("type") or ""
+    detail = f"error inside a 200: {message if isinstance(message, str) else shown(message)}"
     status = _status_inside(fields)
     if status is None:
         return Fault(Kind.ERROR_INSIDE, "HTTPStatusError", detail, 200, body)

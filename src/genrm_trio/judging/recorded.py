@@ -28,7 +28,7 @@ from genrm_trio.judging.judge import Answered, Ask, JudgeError, Usage
 from genrm_trio.judging.lenient import decode_json
 from genrm_trio.judging.offload import off_loop
 from genrm_trio.judging.slots import Ticket
-from genrm_trio.judging.text import AnswerText, scrub
+from genrm_trio.judging.text import AnswerText, scrub, shown
 from genrm_trio.judging.verdict import Verdict, VerdictRules, read_rubric, read_verdict
 
 DEFAULT_SCALE: Final = (1.0, 10.0)
@@ -81,20 +81,26 @@ class RecordedJudge:
         self._name = name
         self._said: dict[tuple[str, int], _Said] = {}
         self._scored: dict[str, _Scored] = {}
+        self._torn = 0  # the number of the line that was left out
         for number, line in enumerate(lines, 1):
             if line.strip():
                 self._add(number, line)
 
     @classmethod
     def load(cls, path: Path, rules: VerdictRules) -> "RecordedJudge":
-        """Read a file. Raises ValueError that names it."""
+        """Read a file. Raises ValueError that names it, also for one that holds nothing."""
         try:
             with path.open("rb") as file:
-                return cls(file, rules, f"recording {path.name}")
+                judge = cls(file, rules, f"recording {path.name}")
         except OSError as error:
             raise ValueError(f"judge.recording {path}: {error.strerror}") from None
         except ValueError as error:
             raise ValueError(f"judge.recording {path}: {error}") from None
+        if len(judge) == 0:
+            # A judge that knows nothing fails every cohort: the wrong file, or one that nothing was recorded to.
+            why = f"line {judge._torn} is not JSON" if judge._torn else "the recording is empty"
+            raise ValueError(f"judge.recording {path}: {why}")
+        return judge
 
     def __len__(self) -> int:
         """How many verdicts and scored prompts there are."""
@@ -143,6 +149,7 @@ class RecordedJudge:
             row = decode_json(line)
         except ValueError as error:
             if line[-1:] not in ("\n", b"\n"):
+                self._torn = number
                 return
             raise ValueError(f"line {number} is not JSON: {error}") from None
         try:
@@ -150,7 +157,7 @@ class RecordedJudge:
                 self._said[row["pair"], row["judge_index"]] = _read_said(row)
             else:
                 self._scored[scrub(row["prompt"])] = _read_scored(row)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             raise ValueError(f"line {number} is neither a verdict nor a row of scores: {error!r}") from None
 
 
@@ -163,19 +170,19 @@ def _read_said(row: Mapping[str, Any]) -> _Said:
     input_tokens, output_tokens, hit_max = usage
     tokens = float(input_tokens), float(output_tokens)
     if not all(map(math.isfinite, tokens)):
-        raise ValueError(f"usage {usage}")
+        raise ValueError(f"usage {shown(usage)}")
     return _Said(row["text"], Usage(*tokens, bool(hit_max)))
 
 
 def _read_scored(row: Mapping[str, Any]) -> _Scored:
     low, high = row.get("score_scale", DEFAULT_SCALE)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"score_scale [{low}, {high}]")
+        raise ValueError(f"score_scale [{shown(low)}, {shown(high)}]")
     found: dict[str, list[float]] = {}
     for answer in row["answers"]:
         name = next((name for name in SCORE_NAMES if name in answer), SCORE_NAMES[0])
         score = answer[name]
         if isinstance(score, bool) or not low <= score <= high:
-            raise ValueError(f"{name} {score} outside [{low}, {high}]")
+            raise ValueError(f"{name} {shown(score)} outside [{shown(low)}, {shown(high)}]")
         found.setdefault(AnswerText("", answer["text"]).judge_text, []).append((score - low) / (high - low))
     return _Scored({text: math.fsum(scores) / len(scores) for text, scores in found.items()})

@@ -14,6 +14,7 @@ from typing import IO, Final
 import trio
 
 from genrm_trio.judging.judge import Answered, Ask, FaultSeen, Judge, Observer, Unobserved
+from genrm_trio.judging.lenient import decode_json
 from genrm_trio.judging.recorded import pair_digest
 from genrm_trio.judging.slots import Ticket
 from genrm_trio.judging.text import scrub
@@ -146,7 +147,7 @@ def _open_at_a_line(path: Path) -> IO[bytes]:
     last = _last_line(file, size)
     if last and not last.endswith(b"\n"):
         try:
-            json.loads(last)
+            decode_json(last)  # as the reader of recordings does: a line that it takes is not cut off
         except ValueError:
             file.truncate(size - len(last))
         else:

@@ -11,7 +11,7 @@ import msgspec
 from genrm_trio.judging.endpoint import Endpoint
 from genrm_trio.judging.faults import Fault, Kind
 from genrm_trio.judging.judge import Ask
-from genrm_trio.judging.text import read_output, scrub
+from genrm_trio.judging.text import read_output, scrub, shown
 from genrm_trio.judging.transport import Question, Said
 
 MAX_TOKENS_REASON: Final = "max_output_tokens"
@@ -51,7 +51,7 @@ class Responses:
         reason = details.get("reason") if isinstance(details, dict) else None
         tokens = tokens_of(reply)
         if status and status != "completed":
-            words = f"status {status!r}" + (f", reason {reason!r}" if reason else "")
+            words = f"status {shown(status)}" + (f", reason {shown(reason)}" if reason else "")
             hit_max = status == "incomplete" and reason == MAX_TOKENS_REASON
             return Said(fault=unusable(Kind.INCOMPLETE, words), tokens=tokens, hit_max=hit_max)
         text = scrub(read_output(output).answer)
@@ -111,7 +111,7 @@ def _why_no_text(output: object) -> Fault:
         for part in item["content"]
         if isinstance(part, dict)
     ]
-    types = {str(item.get("type")) for item in items}
+    types = {kind for item in items if isinstance(kind := item.get("type"), str)}
     if any(part.get("type") == "refusal" for part in parts):
         return unusable(Kind.REFUSAL, "a refusal instead of text")
     if any(kind.endswith("_call") for kind in types):

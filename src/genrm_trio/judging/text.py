@@ -5,6 +5,7 @@ unexpected shape is skipped, never an error: checking shapes is the wire's busin
 """
 
 import re
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,31 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 def scrub(text: str) -> str:
     """Return `text` with every lone surrogate replaced by U+FFFD, so that it can be written as UTF-8 (contract 4)."""
     return _LONE_SURROGATE.sub("\ufffd", text)
+
+
+class _Shown(reprlib.Repr):
+    """As Python writes a value, but only a few levels and entries of it.
+
+    Texts stay whole: a secret is masked later, and a cut must not leave half of it standing.
+    """
+
+    def repr_str(self, x: str, level: int) -> str:
+        """Quote a text."""
+        return repr(x)
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Write an integer, unless Python would refuse to."""
+        return repr(x) if x.bit_length() <= LONGEST_INTEGER else f"<an integer of {x.bit_length()} bits>"
+
+
+LONGEST_INTEGER = 1024
+"""Bits of an integer that is shown in full."""
+_SHOWN = _Shown()
+
+
+def shown(value: object) -> str:
+    """Return a decoded JSON value as part of a message, however deep or large it is: never raises on one."""
+    return _SHOWN.repr(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import httpx2
 import trio
 
 from genrm_trio.judging import faults
-from genrm_trio.judging.endpoint import Endpoint, Reply
+from genrm_trio.judging.endpoint import HEAD_CHARS, Endpoint, Reply
 from genrm_trio.judging.faults import Action, Fault, Kind
 from genrm_trio.judging.judge import (
     Answered,
@@ -310,8 +310,20 @@ class _Comparison:
             endpoint.refused |= refused
 
     def _hear(self, endpoint: Endpoint, reply: Reply) -> Said:
-        """Class a reply and read it."""
-        head, now = endpoint.head(reply.body), self._judge.wall()
+        """Class a reply and read it.
+
+        Depth alone is the reply's doing, so running out of stack is a judge failure (contract 7.5). Whatever else might
+        be raised here is a mistake of ours, and stays a failure of the cohort that names it (contract 5.4).
+        """
+        head = endpoint.head(reply.body)
+        try:
+            return self._read(endpoint, reply, head)
+        except RecursionError:
+            return Said(fault=Fault(Kind.NOT_JSON, "RecursionError", "nested too deeply", reply.status, head))
+
+    def _read(self, endpoint: Endpoint, reply: Reply, head: str) -> Said:
+        """Class a reply by its status, then by what is inside."""
+        now = self._judge.wall()
         if not 200 <= reply.status < 300:
             return Said(fault=faults.from_status(reply.status, reply.headers, head, now))
         try:
@@ -321,12 +333,12 @@ class _Comparison:
         if not isinstance(decoded, dict):
             return Said(fault=Fault(Kind.NOT_OBJECT, "UnusableAnswer", "not an object", reply.status, head))
         fault = faults.from_error_object(decoded, reply.headers, head, now)
-        if fault is not None:
-            return Said(fault=fault)
-        said = self._judge.dialect.read(decoded)
+        said = self._judge.dialect.read(decoded) if fault is None else Said(fault=fault)
         if said.fault is None:
             return said
-        return replace(said, fault=replace(said.fault, status=reply.status, body=head))
+        # The detail may hold as much as the reply: it is masked and then cut here, where a large reply is in a thread.
+        detail = endpoint.clean(said.fault.detail)[:HEAD_CHARS]
+        return replace(said, fault=replace(said.fault, detail=detail, status=reply.status, body=head))
 
     def _noted(self, fault: Fault) -> Fault:
         """Tell the observer about a fault, and return it."""

@@ -150,7 +150,7 @@ def _claim(text: str, span: Span, claims: _Claims) -> _Claim:
 def _decode(text: str) -> object:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # not JSON, an absurd integer, absurdly deep
+    except (ValueError, RecursionError):  # not JSON, an integer beyond 4300 digits, absurdly deep
         return None
 
 

@@ -130,7 +130,7 @@ def make_judge(settings: Settings, observer: Observer) -> Judge:
         StartupError: an address, a template, a parameter or a recording cannot be used.
     """
     try:
-        return _recorded(settings) or _live(settings, observer)
+        return _recorded(settings) if settings.judge.backend == "recorded" else _live(settings, observer)
     except ValueError as error:
         raise StartupError(str(error)) from None
 
@@ -143,10 +143,8 @@ def recorded_to(path: Path, judge: Judge, observer: Observer) -> Judge:
         raise StartupError(str(error)) from None
 
 
-def _recorded(settings: Settings) -> Judge | None:
-    """Return the recorded judge when the settings name it."""
-    if settings.judge.backend != "recorded":
-        return None
+def _recorded(settings: Settings) -> RecordedJudge:
+    """Return the judge of a recording."""
     assert settings.judge.recording is not None, "start-up refuses a recorded judge without a recording"
     return RecordedJudge.load(settings.judge.recording, verdict_rules(settings))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -22,7 +23,7 @@ from genrm_trio.judging.judge import Judge, JudgeError
 from genrm_trio.judging.pairs import plan
 from genrm_trio.judging.scoring import CohortScores, NonFiniteReward
 from genrm_trio.judging.slots import Slots
-from genrm_trio.ops.complaints import StartupError
+from genrm_trio.ops.complaints import OperationFailed, StartupError
 from genrm_trio.ops.groups import Group, GroupError, read_group
 from genrm_trio.runtime.evaluation import Comparing, evaluate
 from genrm_trio.runtime.server import Policy
@@ -53,6 +54,11 @@ class Files:
 
     source: Path
     output: Path
+
+    def __post_init__(self) -> None:
+        """Refuse an output beside which no other file can be named."""
+        if not self.output.name:
+            raise StartupError(f"{self.output}: the output is a file, not a folder")
 
     @property
     def failed(self) -> Path:
@@ -107,14 +113,14 @@ class Batch:
 
 
 @contextmanager
-def _opened(files: Files) -> Iterator[tuple[BinaryIO, BinaryIO, BinaryIO]]:
+def _opened(files: Files) -> Iterator[tuple[BinaryIO, FileIO, FileIO]]:
     """Open the three files; the output is appended to, behind its last whole line."""
     try:
         with ExitStack() as stack:
             source = stack.enter_context(files.source.open("rb"))
             _drop_torn_line(files.output)
-            output = stack.enter_context(files.output.open("ab"))
-            failed = stack.enter_context(files.failed.open("wb"))
+            output = stack.enter_context(files.output.open("ab", buffering=0))
+            failed = stack.enter_context(files.failed.open("wb", buffering=0))
             yield source, output, failed
     except OSError as error:
         raise StartupError(f"{error.filename}: {error.strerror}") from error
@@ -134,12 +140,14 @@ def _drop_torn_line(path: Path) -> None:
 
 def _known(files: Files, settings: str) -> set[str]:
     """Return the digests of the input lines that the output answers. Writes nothing: a refusal costs nothing."""
-    if files.source.resolve() in {files.output.resolve(), files.failed.resolve()}:
-        raise StartupError(f"{files.source} is the input: name another file for the output")
     try:
+        if files.source.resolve() in {files.output.resolve(), files.failed.resolve()}:
+            raise StartupError(f"{files.source} is the input: name another file for the output")
         lines = files.output.read_bytes().splitlines(keepends=True) if files.output.exists() else []
     except OSError as error:
         raise StartupError(f"{files.output}: {error.strerror}") from error
+    except RuntimeError as error:  # what pathlib makes of a circle of symbolic links
+        raise StartupError(f"{files.output}: {error}") from error
     whole = [line for line in lines if line.endswith(b"\n")]
     return {_answered(line, f"{files.output}, line {number}", settings) for number, line in enumerate(whole, 1)}
 
@@ -149,7 +157,7 @@ def _answered(line: bytes, where: str, settings: str) -> str:
     try:
         row = json.loads(line)
         digest, made_with = str(row["input_sha256"]), row.get("settings_sha256")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StartupError(f"{where}: not a line that this command wrote") from error
     if made_with != settings:
         raise StartupError(
@@ -166,8 +174,8 @@ class _Worker:
     batch: Batch
     comparing: Comparing
     slots: Slots
-    output: BinaryIO
-    failed: BinaryIO
+    output: FileIO
+    failed: FileIO
 
     async def work(self, lines: trio.MemoryReceiveChannel[tuple[int, bytes, str]]) -> None:
         async with lines:
@@ -221,8 +229,12 @@ class _Worker:
         }
 
 
-def _write(file: BinaryIO, row: dict[str, JSON]) -> None:
+def _write(file: FileIO, row: dict[str, JSON]) -> None:
     """Write one whole line, so that a run that is killed now has lost nothing before it."""
-    file.write(json.dumps(row).encode() + b"\n")
-    file.flush()
-    os.fsync(file.fileno())
+    try:
+        left = memoryview(json.dumps(row).encode() + b"\n")
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+    except OSError as error:
+        raise OperationFailed(f"{file.name}: {error.strerror}") from error

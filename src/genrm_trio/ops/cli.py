@@ -53,7 +53,11 @@ def commands(
 @app.command("config")
 def show_config(config: Config = None) -> None:
     """Print the effective configuration as YAML, secrets masked."""
+    from genrm_trio.judging.judge import Unobserved  # noqa: PLC0415 - other commands start faster without them
+    from genrm_trio.ops.assembly import make_judge  # noqa: PLC0415 - as above
+
     loaded = load(config)
+    make_judge(loaded.settings, Unobserved())  # refuses what serve would refuse; nothing is connected
     typer.echo(f"# effective configuration: {loaded.origin}, then the environment, then flags; secrets are masked")
     typer.echo(shown(loaded.settings), nl=False)
 
@@ -117,9 +121,12 @@ def inspect(
     """Show what a checkpoint holds and check its digests; exit code 1 when a restore would refuse it."""
     from genrm_trio.checkpoints.inspection import inspect_checkpoint  # noqa: PLC0415 - as above
 
-    if not directory.is_dir():
-        raise StartupError(f"{directory}: there is no such folder")
-    parts = inspect_checkpoint(directory)
+    try:
+        if not directory.is_dir():
+            raise StartupError(f"{directory}: there is no such folder")
+        parts = inspect_checkpoint(directory)
+    except OSError as error:
+        raise StartupError(f"{directory}: {error.strerror}") from None
     for part in parts:
         for name, value in part.rows():
             typer.echo(f"{name:>22}  {scrub(value)}")

@@ -12,6 +12,7 @@ from typing import get_args
 from pydantic import BaseModel, SecretStr
 from pydantic_core import ErrorDetails
 
+from genrm_trio.judging.text import shown
 from genrm_trio.ops.settings import ENV_NESTING, ENV_PREFIX, Settings
 
 NOT_SETTINGS = frozenset(f"{ENV_PREFIX}{name}" for name in ("TLC_JAR", "FUZZ", "SWEEP", "CRASH", "SOAK", "BENCH"))
@@ -40,6 +41,8 @@ def one_message(origin: str, problems: list[str]) -> str:
     return "\n".join([f"{origin}: {len(problems)} problems", *(f"  - {problem}" for problem in problems)])
 
 
+LONGEST_SHOWN = 100
+"""Characters of a name or a value that are shown."""
 NEAR_ENOUGH = 0.6
 """How alike two names must be, of 1, before one is taken for a slip of the other."""
 
@@ -49,7 +52,7 @@ def said(error: ErrorDetails, flags: Collection[str] = ()) -> str:
 
     `flags` are the fields that flags of the command line set.
     """
-    path = ".".join(str(part) for part in error["loc"])
+    path = ".".join(str(part) for part in error["loc"])[:LONGEST_SHOWN]
     if error["type"] == "extra_forbidden":
         return _unknown(path, _known_fields(Settings))
     if error["type"] in {"model_type", "model_attributes_type"} and (within := _models_at(error["loc"])):
@@ -66,7 +69,8 @@ def said(error: ErrorDetails, flags: Collection[str] = ()) -> str:
     holds_secret = _is_secret(error["loc"]) or error["loc"][-1] == "base_url"  # which may hold a password
     if holds_secret or not isinstance(value, str | int | float | None):
         return f"{path}: {reason}"
-    return f"{path}: {reason} (it is {str(value)[:100]!r})"
+    text = value if isinstance(value, str) else shown(value)
+    return f"{path}: {reason} (it is {text[:LONGEST_SHOWN]!r})"
 
 
 def _unknown(path: str, known: Iterable[str]) -> str:

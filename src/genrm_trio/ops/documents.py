@@ -16,6 +16,15 @@ from genrm_trio.ops.settings import TOLERATED
 class _UniqueKeys(yaml.SafeLoader):
     """YAML in which a key that stands twice is an error: the first one would be lost without a word."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """Build a value. The library lets through what Python's own types raise on one that only looks right."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
+            kind = node.tag.rpartition(":")[2]
+            problem = f"this is no valid {kind}; put it in quotes if it is text"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
 
 def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Hashable, object]:
     """Build a mapping and refuse a repeated key; a merged mapping's keys may be written again."""
@@ -41,6 +50,8 @@ def parse_yaml(text: str, origin: str) -> object:
         raise StartupError(f"{origin} is not valid YAML{where}: {error.problem}") from error
     except yaml.YAMLError as error:
         raise StartupError(f"{origin} is not valid YAML") from error
+    except RecursionError:
+        raise StartupError(f"{origin} is not valid YAML: nested too deeply") from None
 
 
 def is_mapping(value: object) -> TypeGuard[dict[str, object]]:
@@ -65,4 +76,6 @@ def read_file(path: Path) -> dict[str, object]:
         raise StartupError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise StartupError(f"{path} is not UTF-8 text") from error
+    except ValueError as error:
+        raise StartupError(f"{str(path)!r} is no path: {error}") from error
     return tolerant(parse_yaml(text, str(path)), str(path))

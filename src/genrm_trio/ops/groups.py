@@ -37,9 +37,14 @@ def read_group(line: bytes, number: int) -> Group:
         GroupError: the line is not JSON, or a field is missing or has another form.
     """
     try:
-        decoded = json.loads(line)
+        return _read(json.loads(line), number)
     except ValueError as error:
         raise GroupError(f"not JSON: {error}") from error
+    except RecursionError:
+        raise GroupError("nested too deeply") from None
+
+
+def _read(decoded: object, number: int) -> Group:
     if not isinstance(decoded, dict):
         raise GroupError("not a JSON object")
     prompt = _first(decoded, "prompt", "input", "conversation_history")

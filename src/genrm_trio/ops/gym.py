@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.documents import is_mapping, parse_yaml, tolerant
-from genrm_trio.ops.settings import Settings
+from genrm_trio.ops.settings import Settings, judge_address
 
 GYM_DICT = "NEMO_GYM_CONFIG_DICT"
 GYM_PATH = "NEMO_GYM_CONFIG_PATH"
@@ -56,4 +56,8 @@ def with_gym_judge(settings: Settings, gym: Mapping[str, object] | None) -> Sett
     if not isinstance(host, str) or not isinstance(port, int):
         return settings
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    return settings.model_copy(update={"judge": judge.model_copy(update={"base_url": address})})
+    try:
+        checked = judge_address(address)
+    except ValueError as error:
+        raise StartupError(f"{GYM_DICT}, entry {reference.name}: host and port of the judge: {error}") from None
+    return settings.model_copy(update={"judge": judge.model_copy(update={"base_url": checked})})

@@ -170,6 +170,8 @@ def linked_comparisons(settings: Settings) -> str | None:
     members = settings.num_rollouts_per_prompt
     if settings.aggregator_method != "bradley_terry" or members < 2 or settings.comparison_mode == "fixed_baseline":
         return None
+    if settings.comparison_strategy == "all_pairs":  # they link everybody, and are too many to list for a large group
+        return None
     if comparison_graph_connected(pairs(settings.comparison_strategy, members), members):
         return None
     return (

@@ -4,6 +4,7 @@ Everything runs in nurseries that are opened here, so an unexpected error in one
 the process with a non-zero code instead of leaving half a server behind.
 """
 
+import errno
 import os
 import signal
 import threading
@@ -72,8 +73,7 @@ def serve(loaded: Loaded, options: Options) -> int:
         debug=settings.debug_logging, secrets=secrets_of(settings), max_line=settings.limits.max_log_line
     )
     _check_options(settings, options)
-    if options.ready_file is not None:
-        options.ready_file.unlink(missing_ok=True)
+    _clear_ready_file(options.ready_file)
     _report_descriptors(settings)
     log.info("starting", configuration=loaded.origin, name=settings.name, judge=settings.judge.backend)
     if warning := judge_never_asked(settings):
@@ -97,6 +97,20 @@ def _check_options(settings: Settings, options: Options) -> None:
         raise StartupError("--await-restore waits for a controller's restore, but checkpoint.enabled is false")
     if options.record is not None and settings.judge.backend == "recorded":
         raise StartupError("--record keeps what a live judge says, but judge.backend is recorded")
+
+
+def _clear_ready_file(path: Path | None) -> None:
+    """Remove the file of the run before; refuse a place where ours cannot be, and what no run before has made."""
+    if path is None:
+        return
+    try:
+        if path.exists() and not path.is_file():
+            raise StartupError(f"--ready-file {path}: there is something else than a file")
+        path.unlink(missing_ok=True)
+        if not path.parent.is_dir():
+            raise StartupError(f"--ready-file {path}: {os.strerror(errno.ENOENT)}")
+    except OSError as error:
+        raise StartupError(f"--ready-file {path}: {error.strerror}") from None
 
 
 def _report_descriptors(settings: Settings) -> None:
@@ -200,9 +214,9 @@ async def _run(house: House, settings: Settings, options: Options, metrics: Metr
     """Serve from the first request to the last answer."""
     try:
         listeners, url = await listen(settings.host, settings.port, house.http.limits)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name that cannot be encoded is a ValueError
         where = f"{settings.host} port {settings.port}"
-        raise StartupError(f"cannot listen on {where}: {error.strerror or error}") from None
+        raise StartupError(f"cannot listen on {where}: {getattr(error, 'strerror', None) or error}") from None
     dog = loop_watchdog(metrics, settings.limits.loop_stuck_s)
     with _stop_signals(settings.shutdown_grace_s) as stop, dog.watching():
         async with trio.open_nursery() as background:

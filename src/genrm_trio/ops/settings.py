@@ -4,12 +4,24 @@ Here stand the fields alone. Where their values come from is `sources`; which co
 at start-up is `refusals`; what the inner rooms are handed is `assembly`.
 """
 
-import re
+import os
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, SecretStr, TypeAdapter, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SecretStr,
+    TypeAdapter,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from genrm_trio.judging.address import checked_base, checked_host
 
 ENV_PREFIX = "GENRM_TRIO_"
 ENV_NESTING = "__"
@@ -41,10 +53,31 @@ def _no_bool(value: object) -> object:
     return value
 
 
-Count: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-Amount: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+def _path(value: object) -> object:
+    """Refuse a path that no system call takes, and an empty one, which would be the folder we are started in."""
+    if isinstance(value, str | Path):
+        text = str(value)
+        if not text:
+            raise ValueError("names no file")
+        try:
+            if b"\0" in os.fsencode(text):
+                raise ValueError("a path has no NUL in it")
+        except UnicodeEncodeError:
+            raise ValueError("a path is valid Unicode") from None
+    return value
+
+
+MOST = 1_000_000_000
+"""No count and no time in seconds is larger: beyond it, or soon, the system's own calls refuse them."""
+LARGEST = 1 << 40
+"""The same for sizes in bytes."""
+
+Count: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=MOST)]
+Amount: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=MOST)]
+Size: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=LARGEST)]
 Number: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
-Seconds: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
+Seconds: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=MOST, allow_inf_nan=False)]
+FilePath: TypeAlias = Annotated[Path, BeforeValidator(_path)]
 Secret: TypeAlias = Annotated[SecretStr, Field(min_length=1)]
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 
@@ -62,15 +95,12 @@ class ServerReference(Section):
     name: Text
 
 
-def _address(value: str | None) -> str | None:
+def judge_address(value: str | None) -> str | None:
     """Check a judge's address: http or https, a host, no credentials; a `/v1` at its end is dropped."""
     if value is None:
         return None
     value = value.strip().rstrip("/").removesuffix("/v1")
-    if not re.match(r"https?://[^/?#\s]+$|https?://[^/?#\s]+/[^?#\s]*$", value):
-        raise ValueError("an address looks like http://host:port, without a query")
-    if "@" in value:
-        raise ValueError("an address has no user or password in it: api_key is the place for a secret")
+    checked_base(value)
     return value
 
 
@@ -82,7 +112,7 @@ class JudgeEndpoint(Section):
     api_key: Secret | None = None
     model: Text | None = None
 
-    check_base_url = field_validator("base_url")(_address)
+    check_base_url = field_validator("base_url")(judge_address)
 
 
 class JudgeSettings(Section):
@@ -102,14 +132,14 @@ class JudgeSettings(Section):
     base_url: Text | None = None
     api_key: Secret | None = None
     model: Text | None = None
-    recording: Path | None = None
-    template: Path | None = None
+    recording: FilePath | None = None
+    template: FilePath | None = None
     json_schema: bool = True
     panel: tuple[JudgeEndpoint, ...] = ()
     max_concurrency: Count = 256
-    max_reply_bytes: Count = 16777216
+    max_reply_bytes: Size = 16777216
 
-    check_base_url = field_validator("base_url")(_address)
+    check_base_url = field_validator("base_url")(judge_address)
 
 
 class CheckpointSettings(Section):
@@ -122,7 +152,7 @@ class CheckpointSettings(Section):
     enabled: bool = False
     control_auth_token: Secret | None = None
     lease_grace_seconds: Seconds = 600.0
-    root: Path | None = None
+    root: FilePath | None = None
     max_deadline_s: Seconds = 86400.0
 
 
@@ -135,11 +165,11 @@ class LimitSettings(Section):
     """
 
     refusal_connections: Amount = 512
-    max_header_bytes: Count = 65536
+    max_header_bytes: Size = 65536
     max_header_fields: Count = 256
-    max_framing_bytes: Count = 1048576
-    max_pipelined_bytes: Count = 65536
-    keep_alive_s: Annotated[float, BeforeValidator(_no_bool), Field(gt=15, allow_inf_nan=False)] = 30.0
+    max_framing_bytes: Size = 1048576
+    max_pipelined_bytes: Size = 65536
+    keep_alive_s: Annotated[float, BeforeValidator(_no_bool), Field(gt=15, le=MOST, allow_inf_nan=False)] = 30.0
     header_timeout_s: Seconds = 30.0
     body_stall_s: Seconds = 30.0
     body_timeout_s: Seconds = 600.0
@@ -147,13 +177,13 @@ class LimitSettings(Section):
     linger_s: Seconds = 2.0
     refused_body_drain_s: Seconds = 30.0
     half_close_probe_s: Seconds = 15.0
-    keep_alive_idle_s: Count = 60
+    keep_alive_idle_s: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=32767)] = 60  # the kernel's bound
     backlog: Count = 4096
     retry_after_s: Count = 1
     shutdown_reserve_s: Seconds = 0.5
-    loop_stuck_s: Annotated[float, BeforeValidator(_no_bool), Field(ge=1, allow_inf_nan=False)] = 10.0
+    loop_stuck_s: Annotated[float, BeforeValidator(_no_bool), Field(ge=1, le=MOST, allow_inf_nan=False)] = 10.0
     max_sessions: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1_000_000)] = 1_000_000
-    max_log_line: Annotated[int, BeforeValidator(_no_bool), Field(ge=512)] = 8192
+    max_log_line: Annotated[int, BeforeValidator(_no_bool), Field(ge=512, le=MOST)] = 8192
 
 
 class Settings(BaseSettings):
@@ -169,7 +199,7 @@ class Settings(BaseSettings):
 
     # Who we are and where we listen.
     name: Text = "genrm_compare"
-    host: Text = "127.0.0.1"
+    host: Annotated[Text, AfterValidator(checked_host)] = "127.0.0.1"
     port: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)] = 8700
     num_workers: Count | None = None
     session_secret: Secret | None = None
@@ -187,7 +217,7 @@ class Settings(BaseSettings):
     genrm_parse_retry_sleep_s: Annotated[Number, Field(ge=0)] = 0.2
 
     # Cohorts.
-    num_rollouts_per_prompt: Count = 1
+    num_rollouts_per_prompt: Annotated[Count, Field(le=100_000)] = 1
     cohort_collection_timeout_s: Seconds = 1800.0
     cohort_evaluation_timeout_s: Seconds = 1800.0
     cohort_result_ttl_s: Seconds | None = 3600.0
@@ -198,7 +228,7 @@ class Settings(BaseSettings):
     # Comparisons and scores.
     comparison_mode: Literal["rollout_cohort", "fixed_baseline"] = "rollout_cohort"
     comparison_strategy: Literal["circular", "all_pairs"] = "circular"
-    num_judges_per_comparison: Count = 1
+    num_judges_per_comparison: Annotated[Count, Field(le=10_000)] = 1
     pair_order: Literal["balanced", "both", "fixed"] = "balanced"
     use_principle: bool = False
     default_principle: str = DEFAULT_PRINCIPLE
@@ -222,7 +252,7 @@ class Settings(BaseSettings):
     checkpoint: CheckpointSettings = CheckpointSettings()
     max_held_members: Count = 32768
     max_connections: Count = 33024
-    max_request_bytes: Count = 67108864
+    max_request_bytes: Size = 67108864
     shutdown_grace_s: Seconds = 5.0
     limits: LimitSettings = LimitSettings()
 

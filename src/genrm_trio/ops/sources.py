@@ -104,6 +104,8 @@ def _validated(document: Mapping[str, object], origin: str, flags: Mapping[str, 
         raise StartupError(one_message(origin, [said(e, given) for e in error.errors(include_url=False)])) from None
     except SettingsError as error:
         raise StartupError(f"{ENV_PREFIX}* in the environment: {error}") from None
+    except RecursionError:
+        raise StartupError(f"{origin}, or {ENV_PREFIX}* in the environment: nested too deeply") from None
 
 
 def shown(settings: Settings) -> str:

@@ -5,7 +5,7 @@ It is taken off the raw path, before any percent decoding. A path that does not 
 
 import re
 
-from genrm_trio.core.identity import CAPTURE_KEY, EpisodeId, parse_capture_key
+from genrm_trio.core.identity import CAPTURE_KEY, MAX_PREFIX_ATTEMPT, EpisodeId, parse_capture_key
 
 _PREFIX = re.compile(rb"/ng-rollout/(" + CAPTURE_KEY.pattern.encode("ascii") + rb")(?=/)")
 
@@ -13,7 +13,7 @@ _PREFIX = re.compile(rb"/ng-rollout/(" + CAPTURE_KEY.pattern.encode("ascii") + r
 def split_prefix(raw_path: bytes) -> tuple[EpisodeId | None, bytes]:
     """The episode that the raw path names, and the path that is left; None and the path itself without a prefix.
 
-    A key that names a rollout id which is not allowed is no prefix.
+    A key that names a rollout id which is not allowed, or an attempt beyond all that a rollout can reach, is no prefix.
     """
     found = _PREFIX.match(raw_path)
     if found is None:
@@ -21,5 +21,7 @@ def split_prefix(raw_path: bytes) -> tuple[EpisodeId | None, bytes]:
     try:
         episode = parse_capture_key(found.group(1).decode("ascii"))
     except ValueError:
+        return None, raw_path
+    if episode.attempt > MAX_PREFIX_ATTEMPT:
         return None, raw_path
     return episode, raw_path[found.end() :]

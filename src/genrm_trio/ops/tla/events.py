@@ -65,6 +65,11 @@ def _set(name: Callable[[Any], Value], listed: Iterable[Any]) -> Value:
     return frozenset(name(one) for one in listed)
 
 
+def _ascii(text: str) -> str:
+    """A text that TLC can read, whatever a client's names in it are."""
+    return text if text.isascii() and text.isprintable() else ascii(text)
+
+
 Args: TypeAlias = Mapping[str, Any]
 Pair: TypeAlias = tuple[Value, Value]
 
@@ -206,7 +211,7 @@ _ACTIONS: Mapping[str, Callable[[Names, Args, Any], Pair]] = {
     "OpenAdmission": _open_admission,
     "Export": _export,
     "Restore": _restore,
-    "RefuseRestore": lambda names, args, reply: (record(reason=args["reason"]), NONE),
+    "RefuseRestore": lambda names, args, reply: (record(reason=_ascii(args["reason"])), NONE),
     "Retire": _retire,
     "DeleteRestored": lambda names, args, reply: (
         record(sessions=_set(names.session, args["sessions"])),

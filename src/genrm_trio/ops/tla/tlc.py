@@ -19,6 +19,9 @@ JAR_VARIABLE = "GENRM_TRIO_TLC_JAR"
 OK, DEADLOCK, INVARIANT, PROPERTY = 0, 11, 12, 13
 """Exit codes of TLC; a broken liveness property is PROPERTY as well."""
 
+STEP_FAILED, INVARIANT_FAILED = 75, 76
+"""Exit codes when the spec has no value: for a step, or for an invariant in the state that was reached last."""
+
 
 class TlcError(Exception):
     """TLC could not be run, or could not read the spec; the text ends with what it printed."""

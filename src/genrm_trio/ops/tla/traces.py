@@ -8,9 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from genrm_trio.core.trace import ACTIONS, Event
-from genrm_trio.ops.tla import tlc
+from genrm_trio.core.trace import Event
+from genrm_trio.ops.tla import shapes, tlc
 from genrm_trio.ops.tla.events import spec_event
 from genrm_trio.ops.tla.numbering import Numbering
 from genrm_trio.ops.tla.values import write
@@ -49,14 +50,17 @@ class Checked:
     """What became of one trace.
 
     followed: how many of its events the spec allows, one after the other. impossible: the first that it does not allow.
+    unreadable: TLC could not even evaluate the spec for that event.
     expected: the reply that the spec has for that event, when only the reply is wrong; as TLC shows it.
-    broken: the invariant that does not hold after the last event that was followed.
+    broken: the invariant that does not hold after the last event that was followed. broken_by: that event.
     """
 
     followed: int = 0
     impossible: Event | None = None
+    unreadable: bool = False
     expected: str | None = None
     broken: str | None = None
+    broken_by: Event | None = None
 
     @property
     def accepted(self) -> bool:
@@ -65,45 +69,61 @@ class Checked:
 
 
 class Damaged(Exception):
-    """An event is none that this server emits. `position` counts from 1; 0 is what a trace starts with."""
+    """The file is no trace, or an event is none that this server emits; the text says why.
 
-    def __init__(self, position: int, why: str) -> None:
-        super().__init__(f"event {position} is none of this server's: {why}")
+    `position` counts events from 1; 0 is what a trace starts with, and None is the whole file.
+    """
+
+    def __init__(self, position: int | None, why: str) -> None:
+        super().__init__(why)
         self.position = position
 
 
-def read_trace(lines: Iterable[bytes]) -> tuple[Bounds, Iterator[Event]]:
-    """What the lines of a trace file hold; event n is in line n + 1. The events are read when they are asked for.
+class Recorded:
+    """A trace file that is read. Iterated over once, it reads the events as they are asked for; raises Damaged.
 
-    A last line without its end is left out: the process died while it wrote. Raises Damaged.
+    Event n is in line n + 1. cut: the number of a last line that lacks its end and is left out, as the process died
+    while it wrote; known once all were read.
     """
-    events = _read_events(lines)
-    first = next(events, None)
-    try:
-        if first is None or first.name != "Init":
-            raise Damaged(0, "a trace starts with Init")
-        return Bounds(_number(first, "cohort_size"), _number(first, "max_terminal_cohorts")), events
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(0, f"{type(error).__name__}: {error}") from None
 
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self.cut: int | None = None
+        self._events = self._read(lines)
+        self.bounds = self._begin()
 
-def _number(event: Event, name: str) -> int:
-    number = event.args[name]
-    if not isinstance(number, int):
-        raise TypeError(f"{name} is no number")
-    return number
+    def _begin(self) -> Bounds:
+        first = next(self._events, None)
+        if first is None and self.cut is None:
+            raise Damaged(None, "the file is empty")
+        if first is None:
+            raise Damaged(0, "the line is incomplete")
+        if first.name != "Init":
+            raise Damaged(0, "a trace starts with the event Init")
+        if wrong := shapes.wrong_init(first.args):
+            raise Damaged(0, wrong)
+        return Bounds(**{name: cast("int", first.args[name]) for name in Bounds.__slots__})
 
+    def __iter__(self) -> Iterator[Event]:
+        return self._events
 
-def _read_events(lines: Iterable[bytes]) -> Iterator[Event]:
-    for position, line in enumerate(lines):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            read = json.loads(line)
-            event = Event(read["event"], read["args"], read["reply"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(position, f"{type(error).__name__}: {error}") from None
-        yield event
+    def _read(self, lines: Iterable[bytes]) -> Iterator[Event]:
+        for position, line in enumerate(lines):
+            if not line.endswith(b"\n"):
+                self.cut = position + 1
+                return
+            try:
+                read = json.loads(line)
+            except UnicodeDecodeError:
+                raise Damaged(position, "the line is no UTF-8 text") from None
+            except json.JSONDecodeError as error:
+                raise Damaged(position, f"the line is no JSON, from character {error.pos + 1} on") from None
+            except ValueError:
+                raise Damaged(position, "a number in the line has too many digits") from None
+            except RecursionError:
+                raise Damaged(position, "the line is nested too deeply") from None
+            if wrong := shapes.wrong_line(read):
+                raise Damaged(position, wrong)
+            yield Event(read["event"], read["args"], read["reply"])
 
 
 class _Checking:
@@ -112,8 +132,9 @@ class _Checking:
     part: the events that are checked now, with their texts. starts: where the spec is before them, as TLC printed it.
     """
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Iterable[Event], bounds: Bounds) -> None:
         self.result = Checked()
+        self._bounds = bounds
         self.part: list[tuple[Event, str]] = []
         self.starts = "<<>>"
         self._events = iter(events)
@@ -141,13 +162,15 @@ class _Checking:
         return len(self.part)
 
     def _text(self, event: Event) -> str:
-        if event.name not in ACTIONS:
-            raise Damaged(self._read, f"there is no action {event.name!r}")
+        if wrong := shapes.wrong_event(*event, self._bounds.cohort_size):
+            raise Damaged(self._read, wrong)
         try:
             self._names.learn(event)
             return write(spec_event(event, self._names))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Damaged(self._read, f"{type(error).__name__}: {error}") from None
+        except ValueError as error:
+            raise Damaged(self._read, str(error)) from None
+        except RecursionError:
+            raise Damaged(self._read, "the line is nested too deeply") from None
 
     def follow(self, steps: int, ends: str | None, expected: str | None) -> None:
         """TLC followed so many events of the part; `ends` is where the spec is then, if that was all of them."""
@@ -158,10 +181,19 @@ class _Checking:
             self.starts = ends
         self.part = []
 
+    def stop(self, steps: int, *, broken: str | None) -> None:
+        """TLC followed so many events of the part, and stopped: an invariant broke there, or it could not go on."""
+        self.result.followed += steps
+        if broken is not None:
+            self.result.broken, self.result.broken_by = broken, self.part[steps - 1][0] if steps else None
+        else:
+            self.result.impossible, self.result.unreadable = self.part[steps][0], True
+        self.part = []
+
 
 def check(traces: Iterable[Iterable[Event]], bounds: Bounds, *, part: int = PART) -> list[Checked]:
     """Check traces of servers with the same bounds. Raises Damaged, and tlc.TlcError."""
-    checking = [_Checking(events) for events in traces]
+    checking = [_Checking(events, bounds) for events in traces]
     while going := _share([one for one in checking if one.result.accepted], part):
         _check_parts(going, bounds)
     return [one.result for one in checking]
@@ -248,16 +280,27 @@ class _Report:
 
 
 def _check_parts(checking: Sequence[_Checking], bounds: Bounds) -> None:
-    """Run TLC once. An invariant that breaks ends the run for all; who was not at its end by then is checked again."""
+    """Run TLC once.
+
+    An invariant that breaks ends the run for all; who was not at its end by then is checked again. An event that TLC
+    cannot evaluate ends it, too. TLC does not always say in which trace; so each is then checked by itself.
+    """
     report = _Report()
     short = sum(len(one.part) for one in checking) <= FEW
     data = {"TraceData.tla": module(checking)}
     ended = tlc.run(configuration(bounds), "Trace", report.hear, extra=data, short=short)
-    if ended.code not in (tlc.OK, tlc.INVARIANT):
+    if ended.code in (tlc.STEP_FAILED, tlc.INVARIANT_FAILED) and report.last:
+        if len(checking) > 1:
+            for one in checking:
+                _check_parts([one], bounds)
+            return
+        # An invariant without a value speaks of the state that was reached, and so of the event that led there.
+        report.reached[1] -= ended.code == tlc.INVARIANT_FAILED
+    elif ended.code not in (tlc.OK, tlc.INVARIANT):
         raise tlc.TlcError("TLC could not follow the traces:\n" + "\n".join(report.other)[-3000:])
+    stopped = report.last if ended.code != tlc.OK else None
     for number, one in enumerate(checking, 1):
-        if report.broken is not None and number == report.last:
-            one.result.broken = report.broken
-            one.result.followed += report.reached[number]
-        elif report.broken is None or number in report.ends:
+        if number == stopped:
+            one.stop(report.reached[number], broken=report.broken)
+        elif stopped is None or number in report.ends:
             one.follow(report.reached[number], report.ends.get(number), report.replies.get(number))
