@@ -217,6 +217,41 @@ async def test_compare_with_a_failing_judge() -> None:
         assert "the judge is dead" in answer.json["detail"]
 
 
+@pytest.mark.parametrize(
+    ("strategy", "order", "judges", "most"),
+    [("circular", "balanced", 1, 100), ("circular", "both", 2, 25), ("all_pairs", "fixed", 1, 14)],
+)
+async def test_compare_of_more_than_the_bound(strategy: str, order: str, judges: int, most: int) -> None:
+    rules = policy(strategy=strategy, pair_order=order, judges=judges, max_comparisons=100)
+    async with site(rules) as s:
+        answer = await s.ask("POST", "/compare", comparing(*["1"] * (most + 1)))
+        assert (answer.status, answer.code) == (422, "invalid_request")
+        for named in ("response_objs", f"{most + 1} entries", "max_comparisons is 100"):
+            assert named in answer.json["detail"]
+        assert not s.judge.asks
+        assert (await s.ask("POST", "/compare", comparing(*["1"] * most))).status == 200
+
+
+async def test_a_fit_of_more_pairs_than_the_bound() -> None:
+    """`bradley_terry` keeps a matrix of all pairs, however few are compared."""
+    rules = policy(scoring=ScoringRules(aggregator_method="bradley_terry"), max_comparisons=100)
+    async with site(rules) as s:
+        answer = await s.ask("POST", "/compare", comparing(*["1"] * 15))
+        assert (answer.status, answer.code) == (422, "invalid_request")
+        assert "bradley_terry fits 105 pairs" in answer.json["detail"]
+
+
+async def test_a_hundred_thousand_empty_responses_start_nothing() -> None:
+    async with site(policy(strategy="all_pairs")) as s:
+        body = b'{"conversation_history":[],"response_objs":[' + b",".join([b"{}"] * 100_000) + b"]}"
+        living = trio.lowlevel.current_statistics().tasks_living
+        answer = await s.ask("POST", "/compare", body)
+        assert answer.status == 422
+        assert "4999950000 comparisons" in answer.json["detail"] or "100000 entries" in answer.json["detail"]
+        assert trio.lowlevel.current_statistics().tasks_living - living < 10
+        assert (await s.ask("POST", "/compare", comparing("1", "2"))).status == 200
+
+
 async def test_compare_in_rubric_mode_needs_ids() -> None:
     rules = policy(limits={"rubrics": True}, scoring=ScoringRules(score_source="rubric_mean"))
     async with site(rules) as s:

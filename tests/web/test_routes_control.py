@@ -10,7 +10,8 @@ from tests.support.plane import memory_store
 from tests.web.app_harness import CONTROL_TOKEN, Answer, Site, site
 from tests.web.bodies import response, verify
 
-from genrm_trio.web.control_routes import PREFIX, SLICE, _spoken
+from genrm_trio.web.control_routes import PREFIX
+from genrm_trio.web.speaking import SLICE, spoken
 
 BEARER = {"authorization": f"Bearer {CONTROL_TOKEN}"}
 
@@ -199,5 +200,5 @@ async def test_after_shutdown_only_status_and_resume_answer() -> None:
 
 async def test_a_long_reply_is_written_in_slices() -> None:
     keys = [f"r-{n}" for n in range(SLICE * 2 + 1)]
-    spoken = await _spoken({"phase": "committed", "none": [], "episode_ids": [*keys], "n": None})
-    assert spoken == b'{"phase":"committed","none":[],"episode_ids":["' + '","'.join(keys).encode() + b'"],"n":null}'
+    said = await spoken({"phase": "committed", "none": [], "episode_ids": [*keys], "n": None})
+    assert said == b'{"phase":"committed","none":[],"episode_ids":["' + '","'.join(keys).encode() + b'"],"n":null}'

@@ -198,6 +198,7 @@ class Settings(BaseSettings):
     comparison_strategy: Literal["circular", "all_pairs"] = "circular"
     num_judges_per_comparison: Count = 1
     pair_order: Literal["balanced", "both", "fixed"] = "balanced"
+    max_comparisons: Count = 65536
     use_principle: bool = False
     default_principle: str = DEFAULT_PRINCIPLE
     aggregator_method: Literal["simple_tiebreaker", "win_rate", "bradley_terry"] = "simple_tiebreaker"

@@ -12,12 +12,13 @@ from genrm_trio.judging.aggregate import aggregate_metrics
 from genrm_trio.judging.judge import JudgeError
 from genrm_trio.judging.text import conversation
 from genrm_trio.runtime.evaluation import Contender
-from genrm_trio.runtime.server import Server, Verification
+from genrm_trio.runtime.server import Server, TooManyComparisons, Verification
 from genrm_trio.web import errors
 from genrm_trio.web.cookies import SessionName
 from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Problem, Reply, to_json
 from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.requests import Reading, request_body
+from genrm_trio.web.speaking import spoken
 from genrm_trio.web.verification import (
     Identified,
     VerifyReader,
@@ -160,8 +161,11 @@ class DataRoutes:
             scores = await self._server.compare(contenders)
         except JudgeError as error:
             return errors.detail(503, "judge_failed", error.text)
-        results = {"comparison_results": list(scores.comparison_results), "metrics": scores.metrics}
-        return ok(to_json({"rewards": list(scores.rewards), **results}))
+        except TooManyComparisons as error:
+            return errors.detail(422, "invalid_request", f"response_objs: {error}")
+        results: list[JSON] = [*scores.comparison_results]
+        told: dict[str, JSON] = {"rewards": [*scores.rewards], "comparison_results": results, "metrics": scores.metrics}
+        return ok(await spoken(told))
 
     async def aggregate(self, visit: Visit) -> Reply:
         """Statistics over finished rollouts (contract 9)."""
