@@ -1,17 +1,19 @@
 """The other routes: seeds and closes, compare and aggregate, health, refusals of the router, cookies everywhere."""
 
+import threading
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from tests.support.judges import failing
+from tests.support.judges import ScriptedJudge, failing
 from tests.support.scene import policy
 from tests.web.app_harness import site
 from tests.web.bodies import response, verify
 
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.judging.scoring import ScoringRules
+from genrm_trio.web.policy import INLINE_BYTES
 
 R = EpisodeId("0-3")
 
@@ -307,3 +309,38 @@ async def test_no_depth_is_an_error_of_the_server(where: str) -> None:
             for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
                 answer = await s.ask("POST", path, body.replace(b"%s", opening * depth + b"1" + closing * depth))
                 assert answer.status in {200, 422, 503}, (depth, answer.body[:200])
+
+
+async def test_a_running_compare_is_answered_at_shutdown() -> None:
+    judge = ScriptedJudge(is_open=False)
+    async with site(judge=judge) as s:
+        requests = [s.begin("POST", "/compare", comparing("1", "2", "3")) for _ in range(2)]
+        await judge.asked(6)
+        s.server.shut_down()
+        for request in requests:
+            answer = await s.answered(request)
+            assert (answer.status, answer.code) == (503, "shutting_down")
+        assert judge.cancelled == 6
+        assert (s.server.slots.in_use, s.server.gate.running) == (0, 0)
+
+
+async def test_a_reading_in_a_thread_is_answered_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread is left to end by itself."""
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(_body: bytearray, most: int) -> list[bytes]:
+        begun.set()
+        end.wait()
+        return []
+
+    monkeypatch.setattr("genrm_trio.web.routes._aggregated", slow)
+    try:
+        async with site() as s:
+            request = s.begin("POST", "/aggregate_metrics", b" " * INLINE_BYTES + b'{"verify_responses":[]}')
+            await trio.to_thread.run_sync(begun.wait)
+            s.server.shut_down()
+            answer = await s.answered(request)
+            assert (answer.status, answer.code) == (503, "shutting_down")
+            assert s.server.gate.running == 0
+    finally:
+        end.set()

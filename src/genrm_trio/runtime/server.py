@@ -160,10 +160,10 @@ class Server:
             self.registry.prune(self.now(), self.gate.busy)
 
     def shut_down(self) -> None:
-        """Answer every waiter 503 and clear all state, in this step. Further requests are refused."""
+        """Answer every waiter 503 and clear all state, in this step. Other requests end or are refused."""
         if not self.registry.closed:
             self.registry.shut_down(self.now())
-            self.gate.bell.ring()
+            self.gate.close()
 
     # -- what requests do ------------------------------------------------------------------------------
 
