@@ -82,10 +82,11 @@ class Evaluation:
         self._contender = contender
         self._nursery = nursery
         self._seen: list[Contender | None] = [None] * size  # who stood where at the last look
-        self._due: deque[int] = deque()  # positions in the plan to be started; some may be no longer
+        self._due: deque[int] = deque()  # positions in the plan to be started, if their members are there then
         self._runs: list[_Run | None] = [None] * len(plan)
         self._left = len(plan)  # positions without a result
         self._failed: dict[int, JudgeError] = {}  # those of the runs that failed, by position
+        self._begun = False  # whether anything was started ever
         self._window = WINDOW * ticket.limit
         self._starting = 0  # started, but not yet run for the first time
         self._asking: set[trio.lowlevel.Task] = set()  # have run, but were not yet given a slot
@@ -97,12 +98,13 @@ class Evaluation:
         now = [self._contender(index) for index in range(self._size)]
         moved = {index for index in range(self._size) if now[index] is not self._seen[index]}
         self._seen = now
-        if moved:
+        if len(moved) == self._size and not self._begun:
+            self._due.extend(range(len(self._plan)))  # all at once, as in most cohorts: nothing to look for
+        elif moved:
             for position, planned in enumerate(self._plan):
                 if planned.i in moved or planned.j in moved:
                     self._drop(position)
-                    if now[planned.i] and (planned.j == self._size or now[planned.j]):
-                        self._due.append(position)
+                    self._due.append(position)
         self._start()
         self._bell.ring()
 
@@ -124,6 +126,7 @@ class Evaluation:
             if self._runs[position] is None and all(sides):
                 run = self._runs[position] = _Run(position, sides)
                 self._starting += 1
+                self._begun = True
                 self._nursery.start_soon(self._compare, run, name="compare")
 
     def _granted(self, task: trio.lowlevel.Task) -> None:
