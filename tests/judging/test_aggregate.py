@@ -2,6 +2,7 @@
 
 import json
 import math
+from statistics import median
 from typing import Any
 
 import pytest
@@ -88,3 +89,12 @@ def test_statistics_keep_their_order(values: list[float]) -> None:
     assert found["min/a"] <= found["median/a"] <= found["max/a"]
     assert found["min/a"] - 1e125 <= found["mean/a"] <= found["max/a"] + 1e125
     assert found["std/a"] >= 0.0
+
+
+@pytest.mark.parametrize("count", [3, 4, 10, 11])
+def test_many_values_are_sorted_in_runs(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genrm_trio.judging.aggregate._AT_ONCE", 3)
+    values = [float((7 * n) % 13) for n in range(count)]
+    metrics: Any = aggregate_metrics([row(0, n, a=value) for n, value in enumerate(values)])
+    assert metrics["agent_metrics"]["median/a"] == median(values)
+    assert metrics["agent_metrics"]["mean/a"] == math.fsum(values) / count

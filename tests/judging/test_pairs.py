@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genrm_trio.judging.pairs import Order, Planned, Strategy, baseline_plan, pairs, plan
+from genrm_trio.judging.pairs import Order, Planned, Strategy, baseline_plan, comparisons, pairs, plan
 
 STRATEGIES = st.sampled_from(["circular", "all_pairs"])
 SIZES = st.integers(2, 24)
@@ -80,3 +80,12 @@ def test_a_wrong_plan_is_an_error(given: dict[str, Any]) -> None:
 def test_a_baseline_without_members_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least 1 member"):
         baseline_plan("key", 0)
+
+
+@pytest.mark.parametrize("strategy", ["circular", "all_pairs"])
+@pytest.mark.parametrize("order", ["balanced", "both", "fixed"])
+def test_comparisons_are_counted_without_being_made(strategy: Strategy, order: Order) -> None:
+    for n in range(2, 12):
+        for judges in (1, 3):
+            assert comparisons(strategy, n, judges, order) == len(plan(strategy, n, judges, order))
+    assert [comparisons(strategy, n, 1, order) for n in (0, 1)] == [0, 0]

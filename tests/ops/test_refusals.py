@@ -54,6 +54,42 @@ CASES: list[tuple[str, dict[str, object], dict[str, object], str]] = [
     ("ranges", {"score_range": [5, 1]}, {"score_range": [1, 5]}, "score_range is [5, 1]"),
     ("ranges", {"ranking_range": [2, 2]}, {"ranking_range": [1, 2]}, "ranking_range is [2, 2]"),
     (
+        "comparison_bound",
+        {"num_rollouts_per_prompt": 17, "max_comparisons": 16},
+        {"num_rollouts_per_prompt": 16, "max_comparisons": 16},
+        "max_comparisons is 16, but a cohort of num_rollouts_per_prompt 17 takes 17 comparisons",
+    ),
+    (
+        "comparison_bound",
+        {
+            "num_rollouts_per_prompt": 4,
+            "comparison_strategy": "all_pairs",
+            "pair_order": "both",
+            "num_judges_per_comparison": 3,
+            "max_comparisons": 35,
+        },
+        {
+            "num_rollouts_per_prompt": 4,
+            "comparison_strategy": "all_pairs",
+            "pair_order": "both",
+            "num_judges_per_comparison": 3,
+            "max_comparisons": 36,
+        },
+        "comparison_strategy all_pairs, pair_order both and num_judges_per_comparison 3",
+    ),
+    (
+        "comparison_bound",
+        {"comparison_mode": "fixed_baseline", "num_judges_per_comparison": 3, "max_comparisons": 2},
+        {"comparison_mode": "fixed_baseline", "num_judges_per_comparison": 3, "max_comparisons": 3},
+        "3 comparisons with comparison_mode fixed_baseline",
+    ),
+    (
+        "comparison_bound",
+        {"num_rollouts_per_prompt": 8, "aggregator_method": "bradley_terry", "max_comparisons": 27},
+        {"num_rollouts_per_prompt": 8, "aggregator_method": "bradley_terry", "max_comparisons": 28},
+        "bradley_terry fits 28 pairs of num_rollouts_per_prompt 8",
+    ),
+    (
         "reachable_minimum",
         {"num_rollouts_per_prompt": 4, "min_comparisons": 3},
         {"num_rollouts_per_prompt": 4, "min_comparisons": 3, "comparison_strategy": "all_pairs"},

@@ -124,6 +124,19 @@ async def test_what_waits_is_refused_when_the_server_shuts_down(autojump_clock: 
         assert caller.refused is Closing
 
 
+@pytest.mark.parametrize("kind", ["seed", "close", "tool", "plain"])
+async def test_what_runs_is_ended_when_the_server_shuts_down(kind: Kind, autojump_clock: trio.abc.Clock) -> None:
+    """A `/verify` is not: the core answers it in the same step."""
+    async with scene() as s, trio.open_nursery() as nursery:
+        caller, held = await _call(s, nursery, kind), await _call(s, nursery, "verify")
+        s.server.shut_down()
+        await trio.testing.wait_all_tasks_blocked()
+        assert caller.refused is Closing
+        assert held.refused is None
+        assert s.server.gate.running == 1
+        held.leave.set()
+
+
 async def test_a_cancelled_request_leaves_no_count(autojump_clock: trio.abc.Clock) -> None:
     async with scene() as s:
         async with trio.open_nursery() as nursery:

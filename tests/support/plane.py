@@ -1,7 +1,7 @@
 """A control plane over a running server without HTTP, with its store in memory and a wall clock that Trio drives."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from genrm_trio.checkpoints.store import MemoryStore, Store
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.runtime.bell import Bell
 from genrm_trio.runtime.control import Control
-from genrm_trio.runtime.gate import Kind
+from genrm_trio.runtime.gate import Closing, Kind
 from genrm_trio.runtime.server import Policy
 
 INSTANCE = "genrm_compare"
@@ -132,8 +132,9 @@ class Plane:
 
     async def _request(self, kind: Kind, session: str | None, key: str | None, leave: trio.Event) -> None:
         episode = EpisodeId(key, 0) if key is not None else None
-        async with self.s.server.gate.enter(kind, session, episode):
-            await leave.wait()
+        with suppress(Closing):
+            async with self.s.server.gate.enter(kind, session, episode):
+                await leave.wait()
 
     async def finished_group(self, group: str = "g", *, size: int = 2) -> list[str]:
         """A cohort whose members all have their reward, by sessions that stay open; returns their capture keys."""

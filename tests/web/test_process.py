@@ -169,6 +169,30 @@ async def test_sigterm_answers_every_held_request_whatever_others_do(tmp_path: P
     assert held.replies == [503] * 22
 
 
+async def test_sigterm_ends_a_compare_and_a_table_at_once(tmp_path: Path) -> None:
+    """Their clients have an answer instead of a closed connection, after which they would send again for ever."""
+    never = trio.Event()
+    judge = FakeJudge(lambda _call: Reply(text="late", hold=never))
+    statuses: list[int] = []
+    async with process(tmp_path, judge, shutdown_grace_s=60.0) as server, trio.open_nursery() as nursery:
+
+        async def ask(path: str, body: bytes) -> None:
+            statuses.append((await server.peer.ask("POST", path, body)).status)
+
+        two = as_json({"conversation_history": [], "response_objs": [response(text="a"), response(text="b")]})
+        rows = as_json({"verify_responses": [{f"c{n}": 1, "_ng_task_index": n} for n in range(200_000)]})
+        nursery.start_soon(ask, "/compare", two)
+        nursery.start_soon(ask, "/aggregate_metrics", rows)
+        with trio.fail_after(20):
+            while True:
+                read = await server.metrics()
+                if (read["judge_calls_in_flight"], read["running_requests"]) == (2, 2):
+                    break
+                await trio.sleep(0.02)
+        assert await server.terminate() == 0
+    assert statuses == [503, 503]
+
+
 async def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     async with process(tmp_path, shutdown_grace_s=60.0) as server:
         unread = await trio.open_tcp_stream("127.0.0.1", server.port)

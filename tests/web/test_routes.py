@@ -1,16 +1,19 @@
 """The other routes: seeds and closes, compare and aggregate, health, refusals of the router, cookies everywhere."""
 
+import threading
 from typing import Any
 
 import pytest
+import trio
 import trio.testing
-from tests.support.judges import failing
+from tests.support.judges import ScriptedJudge, failing
 from tests.support.scene import policy
 from tests.web.app_harness import site
 from tests.web.bodies import response, verify
 
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.judging.scoring import ScoringRules
+from genrm_trio.web.policy import INLINE_BYTES
 
 R = EpisodeId("0-3")
 
@@ -262,6 +265,41 @@ async def test_compare_with_a_failing_judge() -> None:
         assert "the judge is dead" in answer.json["detail"]
 
 
+@pytest.mark.parametrize(
+    ("strategy", "order", "judges", "most"),
+    [("circular", "balanced", 1, 100), ("circular", "both", 2, 25), ("all_pairs", "fixed", 1, 14)],
+)
+async def test_compare_of_more_than_the_bound(strategy: str, order: str, judges: int, most: int) -> None:
+    rules = policy(strategy=strategy, pair_order=order, judges=judges, max_comparisons=100)
+    async with site(rules) as s:
+        answer = await s.ask("POST", "/compare", comparing(*["1"] * (most + 1)))
+        assert (answer.status, answer.code) == (422, "invalid_request")
+        for named in ("response_objs", str(most + 1 if most < 100 else most), "max_comparisons is 100"):
+            assert named in answer.json["detail"]
+        assert not s.judge.asks
+        assert (await s.ask("POST", "/compare", comparing(*["1"] * most))).status == 200
+
+
+async def test_a_fit_of_more_pairs_than_the_bound() -> None:
+    """`bradley_terry` keeps a matrix of all pairs, however few are compared."""
+    rules = policy(scoring=ScoringRules(aggregator_method="bradley_terry"), max_comparisons=100)
+    async with site(rules) as s:
+        answer = await s.ask("POST", "/compare", comparing(*["1"] * 15))
+        assert (answer.status, answer.code) == (422, "invalid_request")
+        assert "bradley_terry fits 105 pairs" in answer.json["detail"]
+
+
+async def test_a_hundred_thousand_empty_responses_start_nothing() -> None:
+    async with site(policy(strategy="all_pairs")) as s:
+        body = b'{"conversation_history":[],"response_objs":[' + b",".join([b"{}"] * 100_000) + b"]}"
+        living = trio.lowlevel.current_statistics().tasks_living
+        answer = await s.ask("POST", "/compare", body)
+        assert answer.status == 422
+        assert "response_objs has more than 65536 entries" in answer.json["detail"]
+        assert trio.lowlevel.current_statistics().tasks_living - living < 10
+        assert (await s.ask("POST", "/compare", comparing("1", "2"))).status == 200
+
+
 async def test_compare_in_rubric_mode_needs_ids() -> None:
     rules = policy(limits={"rubrics": True}, scoring=ScoringRules(score_source="rubric_mean"))
     async with site(rules) as s:
@@ -278,3 +316,76 @@ async def test_aggregate_metrics() -> None:
         twice = await s.ask("POST", "/aggregate_metrics", {"verify_responses": [row, row]})
         assert twice.status == 500
         assert twice.json.startswith("DuplicateRollout(")
+
+
+async def test_aggregate_metrics_of_more_than_the_bound() -> None:
+    async with site(max_aggregate_numbers=3) as s:
+        rows = [{"_ng_task_index": 0, "reward": 2.0}]
+        assert (await s.ask("POST", "/aggregate_metrics", {"verify_responses": rows})).status == 200
+        answer = await s.ask("POST", "/aggregate_metrics", {"verify_responses": rows * 2})
+        assert (answer.status, answer.code) == (413, "too_large")
+        assert "max_aggregate_numbers, 3" in answer.json["detail"]
+        assert (await s.ask("POST", "/health")).status == 405
+
+
+NESTED = {
+    "/aggregate_metrics agent": (
+        "/aggregate_metrics",
+        b'{"verify_responses":[{"_ng_task_index":0,"agent_ref":{"a":%s}}]}',
+    ),
+    "/aggregate_metrics row": ("/aggregate_metrics", b'{"verify_responses":[{"_ng_task_index":0,"x":%s}]}'),
+    "/aggregate_metrics usage": ("/aggregate_metrics", b'{"verify_responses":[{"response":{"usage":%s}}]}'),
+    "/aggregate_metrics rows": ("/aggregate_metrics", b'{"verify_responses":%s}'),
+    "/compare response": ("/compare", b'{"conversation_history":[],"response_objs":[{"output":%s},{}]}'),
+    "/compare turn": ("/compare", b'{"conversation_history":[%s],"response_objs":[]}'),
+    "/compare principle": ("/compare", b'{"conversation_history":[],"response_objs":[],"principle":%s}'),
+    "/seed_session": ("/seed_session", b'{"a":%s}'),
+    "/close_session": ("/close_session", b'{"resources_session_id":%s}'),
+    "/verify input": ("/verify", b'{"responses_create_params":{"input":%s},"_ng_rollout_index":0,"response":{}}'),
+}
+
+
+@pytest.mark.parametrize("where", NESTED)
+async def test_no_depth_is_an_error_of_the_server(where: str) -> None:
+    """What is read is written again by other means, on another stack: each takes a depth of its own."""
+    path, body = NESTED[where]
+    async with site(judge=failing()) as s:
+        for depth in (1, 120, *range(126, 131), 190, 250, 330, 500, *range(900, 1000, 3), 1500, 200_000):
+            for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+                answer = await s.ask("POST", path, body.replace(b"%s", opening * depth + b"1" + closing * depth))
+                assert answer.status in {200, 422, 503}, (depth, answer.body[:200])
+
+
+async def test_a_running_compare_is_answered_at_shutdown() -> None:
+    judge = ScriptedJudge(is_open=False)
+    async with site(judge=judge) as s:
+        requests = [s.begin("POST", "/compare", comparing("1", "2", "3")) for _ in range(2)]
+        await judge.asked(6)
+        s.server.shut_down()
+        for request in requests:
+            answer = await s.answered(request)
+            assert (answer.status, answer.code) == (503, "shutting_down")
+        assert judge.cancelled == 6
+        assert (s.server.slots.in_use, s.server.gate.running) == (0, 0)
+
+
+async def test_a_reading_in_a_thread_is_answered_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread is left to end by itself."""
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(_body: bytearray, most: int) -> list[bytes]:
+        begun.set()
+        end.wait()
+        return []
+
+    monkeypatch.setattr("genrm_trio.web.routes._aggregated", slow)
+    try:
+        async with site() as s:
+            request = s.begin("POST", "/aggregate_metrics", b" " * INLINE_BYTES + b'{"verify_responses":[]}')
+            await trio.to_thread.run_sync(begun.wait)
+            s.server.shut_down()
+            answer = await s.answered(request)
+            assert (answer.status, answer.code) == (503, "shutting_down")
+            assert s.server.gate.running == 0
+    finally:
+        end.set()

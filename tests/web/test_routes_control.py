@@ -10,7 +10,8 @@ from tests.support.plane import memory_store
 from tests.web.app_harness import CONTROL_TOKEN, Answer, Site, site
 from tests.web.bodies import response, verify
 
-from genrm_trio.web.control_routes import PREFIX, SLICE, _spoken
+from genrm_trio.web.control_routes import PREFIX
+from genrm_trio.web.speaking import SLICE, spoken
 
 BEARER = {"authorization": f"Bearer {CONTROL_TOKEN}"}
 
@@ -74,7 +75,11 @@ async def test_status() -> None:
         ({"checkpoint_id": "c", "deadline_ts": "soon"}, ["body", "deadline_ts"]),
         ({"checkpoint_id": "c/d", "deadline_ts": 1.0}, ["body", "checkpoint_id"]),
         ({"checkpoint_id": "c", "deadline_ts": 1.0, "more": 1}, ["body", "more"]),
-        ({"checkpoint_id": "\ud800", "deadline_ts": 1.0}, ["body"]),
+        ({"checkpoint_id": "\ud800", "deadline_ts": 1.0}, ["body", "checkpoint_id"]),
+        ({"checkpoint_id": "c", "deadline_ts": 1.0, "\ud800": 1}, ["body"]),
+        (b'{"checkpoint_id":"c","deadline_ts":1.0,"more":' + b"[" * 300 + b"]" * 300 + b"}", ["body", "more"]),
+        (b'{"checkpoint_id":"c","deadline_ts":1.0,"more":' + b"[" * 5000 + b"]" * 5000 + b"}", ["body", 0]),
+        (b'{"checkpoint_id":"c","deadline_ts":1.0,"more":"\\ud800",}', ["body", 55]),
     ],
 )
 async def test_bodies_are_checked(body: Any, loc: list[str | int]) -> None:
@@ -83,6 +88,24 @@ async def test_bodies_are_checked(body: Any, loc: list[str | int]) -> None:
         assert (answer.status, answer.code) == (422, "invalid_request")
         assert answer.json["detail"][0]["loc"] == loc
         assert (await status(s))["phase"] == "idle"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "loc"),
+    [
+        ("commit", {"checkpoint_dir": "\ud800"}, ["body", "checkpoint_dir"]),
+        ("restore", {"checkpoint_dir": "d\udfff", "episode_ids": ["r"]}, ["body", "checkpoint_dir"]),
+        ("restore", {"checkpoint_dir": "d", "episode_ids": ["\ud800"]}, ["body", "episode_ids", 0]),
+        ("forget", {"rollout_ids": ["r", "\ud800"]}, ["body", "rollout_ids", 1]),
+    ],
+)
+async def test_a_lone_surrogate_is_json_and_names_nothing(name: str, fields: Any, loc: list[str | int]) -> None:
+    async with site(store=memory_store()) as s:
+        body = {"checkpoint_id": "c", "deadline_ts": 4e9, **fields}
+        answer = await s.ask("POST", f"{PREFIX}/{name}", body, headers=BEARER)
+        assert (answer.status, answer.code) == (422, "invalid_request")
+        assert answer.json["detail"][0]["loc"] == loc
+        assert answer.json["detail"][0]["type"] != "json_invalid"
 
 
 async def test_refusals_have_the_shape_that_controllers_read() -> None:
@@ -199,5 +222,5 @@ async def test_after_shutdown_only_status_and_resume_answer() -> None:
 
 async def test_a_long_reply_is_written_in_slices() -> None:
     keys = [f"r-{n}" for n in range(SLICE * 2 + 1)]
-    spoken = await _spoken({"phase": "committed", "none": [], "episode_ids": [*keys], "n": None})
-    assert spoken == b'{"phase":"committed","none":[],"episode_ids":["' + '","'.join(keys).encode() + b'"],"n":null}'
+    said = await spoken({"phase": "committed", "none": [], "episode_ids": [*keys], "n": None})
+    assert said == b'{"phase":"committed","none":[],"episode_ids":["' + '","'.join(keys).encode() + b'"],"n":null}'

@@ -6,8 +6,9 @@ import pytest
 from tests.web.bodies import as_json, response, verify
 
 from genrm_trio.core.identity import EpisodeId
-from genrm_trio.web.errors import InvalidBody
-from genrm_trio.web.wire import Seed, read_aggregate, read_close, read_compare, read_seed
+from genrm_trio.web import wire
+from genrm_trio.web.errors import InvalidBody, TooLarge
+from genrm_trio.web.wire import Seed, read_close, read_seed
 
 TYPED: dict[str, Any] = {
     "resources_session_id": "s-1",
@@ -21,6 +22,14 @@ def locs(read: Any, body: Any) -> list[tuple[str | int, ...]]:
     with pytest.raises(InvalidBody) as caught:
         read(body if isinstance(body, bytes) else as_json(body))
     return [problem.loc for problem in caught.value.problems]
+
+
+def read_compare(body: bytes) -> wire.Compare:
+    return wire.read_compare(body, 100)
+
+
+def read_aggregate(body: bytes) -> list[dict[str, Any]]:
+    return wire.read_aggregate(body, 100)
 
 
 def test_a_typed_seed() -> None:
@@ -115,3 +124,36 @@ def test_aggregate_rows() -> None:
     assert read_aggregate(b'{"verify_responses":[],"more":1}') == []
     assert locs(read_aggregate, {"verify_responses": [1]}) == [("body", "verify_responses", 0)]
     assert locs(read_aggregate, {}) == [("body", "verify_responses")]
+
+
+def test_of_a_row_only_numbers_and_its_agent_are_read() -> None:
+    usage = {"input_tokens": 7, "details": {"cached": 1}}
+    row = {"a": 1, "b": -2.5, "c": True, "d": None, "e": "t", "f": [1], "response": {"usage": usage, "output": [[[]]]}}
+    agent = {"type": "x", "names": ["y"]}
+    assert read_aggregate(as_json({"verify_responses": [{**row, "agent_ref": agent}, {"agent_ref": "t"}]})) == [
+        {"a": 1, "b": -2.5, "c": True, "response": {"usage": {"input_tokens": 7}}, "agent_ref": agent},
+        {},
+    ]
+    odd = b'{"verify_responses":[{"x":"\\ud800","\\ud801":1,"agent_ref":{"n":"\\ud802"}},{"a":2}]}'
+    assert read_aggregate(odd) == [{"\ud801": 1, "agent_ref": {"n": "\ud802"}}, {"a": 2}]
+
+
+def test_more_rows_and_numbers_than_the_bound() -> None:
+    row = {"a": 1, "b": 2, "response": {"usage": {"c": 3}}}
+    assert len(read_aggregate(as_json({"verify_responses": [row] * 25}))) == 25
+    with pytest.raises(TooLarge, match=r"limits\.max_aggregate_numbers, 100"):
+        read_aggregate(as_json({"verify_responses": [row] * 26}))
+    with pytest.raises(TooLarge, match="verify_responses has more than 100 entries"):
+        read_aggregate(b'{"verify_responses":[' + b",".join([b"{}"] * 101) + b"]}")
+    with pytest.raises(TooLarge, match="response_objs has more than 100 entries"):
+        read_compare(b'{"conversation_history":[],"response_objs":[' + b",".join([b"{}"] * 101) + b"]}")
+
+
+@pytest.mark.parametrize(("depth", "reads"), [(127, True), (128, False), (400, False)])
+def test_an_agent_is_nested_no_deeper_than_it_can_be_written(depth: int, reads: bool) -> None:
+    agent = b'{"a":' + b"[" * depth + b'"]]"' + b"]" * depth + b"}"
+    body = b'{"verify_responses":[{"agent_ref":' + agent + b"}]}"
+    if reads:
+        assert len(read_aggregate(body)) == 1
+    else:
+        assert locs(read_aggregate, body) == [("body", "verify_responses", 0, "agent_ref")]

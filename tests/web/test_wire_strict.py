@@ -148,3 +148,22 @@ def test_a_changed_byte_is_refused_exactly_when_the_standard_library_refuses_it(
     except InvalidBody:
         accepted = False
     assert accepted == fine
+
+
+@given(st.lists(json_values, max_size=8), st.integers(1, 9))
+def test_entries_are_counted_before_they_are_made(values: list[object], most: int) -> None:
+    raw = memoryview(json.dumps(values).encode())
+    assert [json.loads(bytes(entry)) for entry in strict.entries(raw)] == values
+    assert strict.has_more_entries(raw, most) == (len(values) > most)
+
+
+@given(json_values)
+def test_nesting_is_what_it_is(value: object) -> None:
+    def depth(inner: object) -> int:
+        if isinstance(inner, dict):
+            inner = list(inner.values())
+        return 1 + max(map(depth, inner), default=0) if isinstance(inner, list) else 0
+
+    raw = memoryview(json.dumps(value).encode())
+    assert not strict.nested_deeper(raw, depth(value))
+    assert depth(value) == 0 or strict.nested_deeper(raw, depth(value) - 1)

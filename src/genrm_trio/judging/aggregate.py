@@ -4,7 +4,9 @@ A pure function of the rows. Nothing here knows cohorts: the rows come from outs
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from statistics import median
 
 from genrm_trio.core.outcome import JSON
@@ -14,6 +16,8 @@ TASK = "_ng_task_index"
 ROLLOUT = "_ng_rollout_index"
 
 _LARGEST = 1e150  # no metric is larger, and its square is still a double
+
+_AT_ONCE = 32768  # values that are sorted or added in one go, which holds up every other thread
 
 Row = Mapping[str, object]
 Columns = dict[str, int | float]
@@ -30,20 +34,34 @@ def aggregate_metrics(rows: Sequence[Row]) -> dict[str, JSON]:
     private and left out. Statistics are over the rows that have the column: `std` is the sample deviation, 0 when it is
     undefined. Rows without a task index count for the agent only. Raises DuplicateRollout.
     """
-    columns = [_columns(row) for row in rows]
-    agent = _statistics(columns)
-    groups: dict[int, list[int]] = {}
-    for at, row in enumerate(rows):
-        if (task := _index(row, TASK)) is not None:
-            groups.setdefault(task, []).append(at)
-    return {
-        "group_level_metrics": [
-            _group(task, [rows[at] for at in members], [columns[at] for at in members])
-            for task, members in sorted(groups.items())
-        ],
-        "agent_metrics": agent,
-        "key_metrics": {name: value for name, value in agent.items() if name.startswith("mean/")},
-    }
+    table = Aggregate(rows)
+    return {"group_level_metrics": list(table.groups()), **table.agent()}
+
+
+class Aggregate:
+    """The same in parts, for a caller who writes each part before the next is made."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._columns = [_columns(row) for row in rows]
+
+    def groups(self) -> Iterator[JSON]:
+        """Each of `group_level_metrics`. Raises DuplicateRollout."""
+        groups: dict[int, list[int]] = {}
+        for at, row in enumerate(self._rows):
+            if (task := _index(row, TASK)) is not None:
+                groups.setdefault(task, []).append(at)
+        for task in sorted(groups):
+            members = groups[task]
+            yield _group(task, [self._rows[at] for at in members], [self._columns[at] for at in members])
+
+    def agent(self) -> dict[str, JSON]:
+        """`agent_metrics` and `key_metrics`."""
+        agent = _statistics(self._columns)
+        return {
+            "agent_metrics": agent,
+            "key_metrics": {name: value for name, value in agent.items() if name.startswith("mean/")},
+        }
 
 
 def _group(task: int, rows: Sequence[Row], columns: Sequence[Columns]) -> JSON:
@@ -103,10 +121,25 @@ def _statistics(columns: Sequence[Columns]) -> dict[str, JSON]:
     }
 
 
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean; a column has no sum beyond every double. Of many values others get their turn meanwhile."""
+    return mean(values) if len(values) <= _AT_ONCE else math.fsum(value for value in values) / len(values)
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the median; many values are sorted in runs, since other threads wait while a list is sorted."""
+    if len(values) <= _AT_ONCE:
+        return median(values)
+    runs = [sorted(values[at : at + _AT_ONCE]) for at in range(0, len(values), _AT_ONCE)]
+    middle = (len(values) - 1) // 2
+    low, *high = islice(merge(*runs), middle, middle + 2 - len(values) % 2)
+    return (low + high[0]) / 2 if high else low
+
+
 def _sample_deviation(values: Sequence[float]) -> float:
     if len(values) < 2:
         return 0.0
-    middle = mean(values)
+    middle = _mean(values)
     return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
 
 
@@ -116,9 +149,9 @@ def _index(row: Row, name: str) -> int | None:
 
 
 _STATISTICS: dict[str, Callable[[list[float]], float]] = {
-    "mean": mean,
+    "mean": _mean,
     "max": max,
     "min": min,
-    "median": median,
+    "median": _median,
     "std": _sample_deviation,
 }

@@ -48,6 +48,17 @@ def pairs(strategy: str, n: int) -> tuple[tuple[int, int], ...]:
     raise ValueError(f"comparison_strategy {strategy!r} is not one of circular, all_pairs")
 
 
+def comparisons(strategy: str, n: int, judges: int, order: str) -> int:
+    """Return how many comparisons `plan` makes of `n` members, without making them; 0 below two members."""
+    pairs_asked = n if strategy == "circular" else all_pairs(n)
+    return pairs_asked * judges * (2 if order == "both" else 1) if n >= 2 else 0
+
+
+def all_pairs(n: int) -> int:
+    """Return how many pairs `n` members make."""
+    return n * (n - 1) // 2
+
+
 def plan(strategy: Strategy, n: int, judges: int = 1, order: Order = "balanced") -> tuple[Planned, ...]:
     """Return every comparison of a cohort of `n` members, one judge pass after the other (contract 7.6, 14.3).
 

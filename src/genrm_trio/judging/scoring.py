@@ -5,6 +5,7 @@ are put together. Nothing here asks a judge, waits, or knows a cohort's state.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -165,7 +166,7 @@ def _counting(rules: ScoringRules, compared: Sequence[Compared], n: int) -> list
     if rules.on_unparseable_verdict == "default_scores":
         return [(c, _rated(c, verdict or rules.neutral)) for c, verdict in verdicts]
     counting = [(c, _rated(c, verdict)) for c, verdict in verdicts if verdict is not None]
-    left = [sum(k in (c.i, c.j) for c, _ in counting) for k in range(n)]
+    left = Counter(k for c, _ in counting for k in (c.i, c.j))
     for k in range(n):
         if left[k] < rules.min_comparisons:
             raise ScoringFailed(

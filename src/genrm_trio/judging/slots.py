@@ -59,6 +59,7 @@ class Slots:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._in_use < self.limit:
             self._in_use += 1
+            ticket._tell_granted(trio.lowlevel.current_task())
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         task = trio.lowlevel.current_task()
@@ -86,6 +87,7 @@ class Slots:
             del ticket._waiters[task]
             self._waiting -= 1
             trio.lowlevel.reschedule(task)
+            ticket._tell_granted(task)
             return
         self._in_use -= 1
 
@@ -101,6 +103,13 @@ class Ticket:
         self._waiters: dict[trio.lowlevel.Task, None] = {}  # in order of arrival
         self._on_first = on_first
         self._seen: set[str] = set()
+        self.on_grant: Callable[[trio.lowlevel.Task], None] | None = None
+        """Called with the task that was given a slot, in the step in which it was given; must not raise."""
+
+    @property
+    def limit(self) -> int:
+        """How many slots there are, for all tickets together."""
+        return self._slots.limit
 
     def slot(self) -> "Hold":
         """Return a context manager that waits for a slot, and gives it back at its end."""
@@ -118,6 +127,10 @@ class Ticket:
             return False
         self._seen.add(kind)
         return True
+
+    def _tell_granted(self, task: trio.lowlevel.Task) -> None:
+        if self.on_grant is not None:
+            self.on_grant(task)
 
     async def _enter(self) -> None:
         await self._slots._acquire(self)

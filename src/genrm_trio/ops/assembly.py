@@ -98,6 +98,7 @@ def web_policy(settings: Settings) -> WebPolicy:
         session_secret=_clear(settings.session_secret) or secrets.token_urlsafe(),
         close_follows_header=settings.close_follows_header,
         data_auth_token=_clear(settings.data_auth_token),
+        max_aggregate_numbers=settings.limits.max_aggregate_numbers,
         checkpoints=settings.checkpoint.enabled,
         control_auth_token=_clear(settings.checkpoint.control_auth_token),
     )

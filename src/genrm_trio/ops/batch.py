@@ -20,13 +20,12 @@ import trio
 
 from genrm_trio.core.outcome import JSON
 from genrm_trio.judging.judge import Judge, JudgeError
-from genrm_trio.judging.pairs import plan
 from genrm_trio.judging.scoring import CohortScores, NonFiniteReward
 from genrm_trio.judging.slots import Slots
 from genrm_trio.ops.complaints import OperationFailed, StartupError
 from genrm_trio.ops.groups import Group, GroupError, read_group
 from genrm_trio.runtime.evaluation import Comparing, evaluate
-from genrm_trio.runtime.server import Policy
+from genrm_trio.runtime.server import Policy, TooManyComparisons
 
 GROUPS_AT_ONCE: Final = 64
 """Groups that are read and judged at the same time; judge calls have a bound of their own."""
@@ -207,7 +206,10 @@ class _Worker:
             return {"rewards": [policy.scoring.default_score] * count, "members": None, "comparison_results": None}
         if policy.scoring.by_rubric and not group.contenders[0].rubric_ids:
             raise GroupError("expected_rubric_ids must be given, as score_source is rubric_mean")
-        planned = plan(policy.strategy, count, policy.judges, policy.pair_order)
+        try:
+            planned = await policy.plan(count)
+        except TooManyComparisons as error:
+            raise GroupError(f"answers: {error}") from None
         deadline = trio.CancelScope()
 
         def begin() -> None:

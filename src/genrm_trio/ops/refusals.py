@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from genrm_trio.judging.pairs import pairs
+from genrm_trio.judging.pairs import all_pairs, comparisons, pairs
 from genrm_trio.judging.rating import comparison_graph_connected
 from genrm_trio.ops.settings import Settings
 
@@ -157,6 +157,26 @@ def comparisons_per_member(settings: Settings) -> int:
     return partners * judges * (2 if settings.pair_order == "both" else 1)
 
 
+def comparison_bound(settings: Settings) -> str | None:
+    """A cohort that may not be judged would fail each time, after all its members have come."""
+    members, judges = settings.num_rollouts_per_prompt, settings.num_judges_per_comparison
+    planned = comparisons(settings.comparison_strategy, members, judges, settings.pair_order)
+    if settings.comparison_mode == "fixed_baseline":
+        planned = members * judges
+    if planned > settings.max_comparisons:
+        return (
+            f"max_comparisons is {settings.max_comparisons}, but a cohort of num_rollouts_per_prompt {members} takes "
+            f"{planned} comparisons with comparison_mode {settings.comparison_mode}, comparison_strategy "
+            f"{settings.comparison_strategy}, pair_order {settings.pair_order} and num_judges_per_comparison {judges}"
+        )
+    if settings.aggregator_method == "bradley_terry" and (fitted := all_pairs(members)) > settings.max_comparisons:
+        return (
+            f"max_comparisons is {settings.max_comparisons}, but aggregator_method bradley_terry fits {fitted} "
+            f"pairs of num_rollouts_per_prompt {members}"
+        )
+    return None
+
+
 def reachable_minimum(settings: Settings) -> str | None:
     """With a minimum that no member can reach, every cohort would fail."""
     most = comparisons_per_member(settings)
@@ -202,6 +222,7 @@ RULES: tuple[Rule, ...] = (
     recording,
     template,
     ranges,
+    comparison_bound,
     reachable_minimum,
     linked_comparisons,
     grace,

@@ -161,6 +161,7 @@ class LimitSettings(Section):
 
     max_sessions: sessions open at once, and so the records of a checkpoint; also closed ids that are remembered.
     loop_stuck_s: without a task run for so long the event loop counts as stuck; is logged, and ends nothing.
+    max_aggregate_numbers: rows of one `/aggregate_metrics` and the numbers in them, together.
     max_log_line: longer lines of the log are cut, in characters.
     """
 
@@ -183,6 +184,7 @@ class LimitSettings(Section):
     shutdown_reserve_s: Seconds = 0.5
     loop_stuck_s: Annotated[float, BeforeValidator(_no_bool), Field(ge=1, le=MOST, allow_inf_nan=False)] = 10.0
     max_sessions: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1_000_000)] = 1_000_000
+    max_aggregate_numbers: Count = 2_097_152
     max_log_line: Annotated[int, BeforeValidator(_no_bool), Field(ge=512, le=MOST)] = 8192
 
 
@@ -230,6 +232,7 @@ class Settings(BaseSettings):
     comparison_strategy: Literal["circular", "all_pairs"] = "circular"
     num_judges_per_comparison: Annotated[Count, Field(le=10_000)] = 1
     pair_order: Literal["balanced", "both", "fixed"] = "balanced"
+    max_comparisons: Count = 65536
     use_principle: bool = False
     default_principle: str = DEFAULT_PRINCIPLE
     aggregator_method: Literal["simple_tiebreaker", "win_rate", "bradley_terry"] = "simple_tiebreaker"

@@ -3,8 +3,10 @@
 Used by a cohort's life, and by `/compare` for answers that are no cohort. Nothing here knows about requests.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
@@ -17,6 +19,11 @@ from genrm_trio.judging.scoring import CohortScores, Compared, ScoringFailed, Sc
 from genrm_trio.judging.slots import Ticket
 from genrm_trio.judging.text import AnswerText, Turn
 from genrm_trio.runtime.bell import Bell
+
+WINDOW: Final = 2
+"""Comparisons of one evaluation that wait for a slot, for each slot that there is."""
+COMPARED_SIZE: Final = 64
+"""What a comparison counts for, in characters of text, when scores are made of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +59,11 @@ class Evaluation:
     """The planned comparisons over contenders that may arrive, and leave, one by one.
 
     contender: reads who holds a slot now. In a plan with a baseline, index `size` is the baseline.
+
+    Comparisons are started as judge slots are given: each slot given to one of them starts the next, so that a large
+    plan is no more tasks than it has use for. WINDOW times as many as there are slots wait for one at any time. So no
+    cohort of a later turn gets a slot while this one has a comparison left, even if every slot changes hands in each
+    step of the event loop: what a slot starts stands in the queue one step later.
     """
 
     def __init__(
@@ -69,22 +81,58 @@ class Evaluation:
         self._ticket = ticket
         self._contender = contender
         self._nursery = nursery
-        self._running: dict[Planned, _Run] = {}
+        self._seen: list[Contender | None] = [None] * size  # who stood where at the last look
+        self._due: deque[int] = deque()  # positions in the plan to be started, if their members are there then
+        self._runs: list[_Run | None] = [None] * len(plan)
+        self._left = len(plan)  # positions without a result
+        self._failed: dict[int, JudgeError] = {}  # those of the runs that failed, by position
+        self._begun = False  # whether anything was started ever
+        self._window = WINDOW * ticket.limit
+        self._starting = 0  # started, but not yet run for the first time
+        self._asking: set[trio.lowlevel.Task] = set()  # have run, but were not yet given a slot
         self._bell = Bell()
+        ticket.on_grant = self._granted
 
     def advance(self) -> None:
         """Start each comparison whose members are there; drop each whose members are not those it was asked for."""
-        for planned in self._plan:
-            sides = self._sides(planned)
-            run = self._running.get(planned)
-            if run is not None and run.sides != sides:
-                run.scope.cancel()
-                del self._running[planned]
-                run = None
-            if run is None and all(sides):
-                run = self._running[planned] = _Run(sides)
-                self._nursery.start_soon(self._compare, planned, run, name=f"compare {planned.i}:{planned.j}")
+        now = [self._contender(index) for index in range(self._size)]
+        moved = {index for index in range(self._size) if now[index] is not self._seen[index]}
+        self._seen = now
+        if len(moved) == self._size and not self._begun:
+            self._due.extend(range(len(self._plan)))  # all at once, as in most cohorts: nothing to look for
+        elif moved:
+            for position, planned in enumerate(self._plan):
+                if planned.i in moved or planned.j in moved:
+                    self._drop(position)
+                    self._due.append(position)
+        self._start()
         self._bell.ring()
+
+    def _drop(self, position: int) -> None:
+        run = self._runs[position]
+        if run is None:
+            return
+        run.scope.cancel()
+        self._runs[position] = None
+        if run.result is not None:
+            self._left += 1
+            self._failed.pop(position, None)
+
+    def _start(self) -> None:
+        """Start what is due, until enough of it waits for a slot."""
+        while self._due and self._starting + len(self._asking) < self._window:
+            position = self._due.popleft()
+            sides = self._sides(self._plan[position])
+            if self._runs[position] is None and all(sides):
+                run = self._runs[position] = _Run(position, sides)
+                self._starting += 1
+                self._begun = True
+                self._nursery.start_soon(self._compare, run, name="compare")
+
+    def _granted(self, task: trio.lowlevel.Task) -> None:
+        if task in self._asking:
+            self._asking.remove(task)
+            self._start()
 
     def _sides(self, planned: Planned) -> tuple[Contender | None, Contender | None]:
         return self._side(planned.i, planned.j), self._side(planned.j, planned.i)
@@ -93,15 +141,29 @@ class Evaluation:
         """Who stands at this index; at the baseline's, the member it is compared with, whose baseline it is."""
         return self._contender(other if index == self._size else index)
 
-    async def _compare(self, planned: Planned, run: "_Run") -> None:
-        with run.scope:
-            try:
-                answered = await self._comparing.judge.compare(self._ask(planned, run), self._ticket)
-            except JudgeError as error:
-                run.result = error
-            else:
-                run.result = _compared(planned, answered)
+    async def _compare(self, run: "_Run") -> None:
+        task = trio.lowlevel.current_task()
+        self._starting -= 1
+        self._asking.add(task)
+        planned = self._plan[run.position]
+        result: Compared | JudgeError | None = None
+        try:
+            with run.scope:
+                try:
+                    result = _compared(
+                        planned, await self._comparing.judge.compare(self._ask(planned, run), self._ticket)
+                    )
+                except JudgeError as error:
+                    result = error
+        finally:
+            self._asking.discard(task)
+        if result is not None and self._runs[run.position] is run:
+            run.result = result
+            self._left -= 1
+            if isinstance(result, JudgeError):
+                self._failed[run.position] = result
             self._bell.ring()
+        self._start()
 
     def _ask(self, planned: Planned, run: "_Run") -> Ask:
         first, second = run.sides
@@ -124,8 +186,10 @@ class Evaluation:
 
     async def compared(self) -> list[Compared] | JudgeError:
         """Wait for all comparisons of the plan, in its order, or for the first that failed."""
-        await self._bell.until(lambda: self._error is not None or self._finished)
-        return self._error or [r.result for r in self._in_order if isinstance(r.result, Compared)]
+        await self._bell.until(lambda: bool(self._failed) or not self._left)
+        if self._failed:
+            return self._failed[min(self._failed)]
+        return [run.result for run in self._runs if run is not None and isinstance(run.result, Compared)]
 
     async def verdict(self) -> list[Rewarded] | JudgeError:
         """One result per slot, in their order, or the judge's failure."""
@@ -134,19 +198,6 @@ class Evaluation:
             return compared
         scores = await scored(self._comparing.rules, self._answers(), compared, baseline=self._with_baseline)
         return scores if isinstance(scores, JudgeError) else [Rewarded(fields) for fields in scores.members]
-
-    @property
-    def _in_order(self) -> "list[_Run]":
-        return [self._running[planned] for planned in self._plan if planned in self._running]
-
-    @property
-    def _finished(self) -> bool:
-        runs = self._in_order
-        return len(runs) == len(self._plan) and all(run.result is not None for run in runs)
-
-    @property
-    def _error(self) -> JudgeError | None:
-        return next((run.result for run in self._in_order if isinstance(run.result, JudgeError)), None)
 
     @property
     def _with_baseline(self) -> bool:
@@ -160,7 +211,10 @@ class Evaluation:
 class _Run:
     """One comparison under way: for whom it was asked, and what came of it."""
 
-    def __init__(self, sides: tuple[Contender | None, Contender | None]) -> None:
+    __slots__ = ("position", "result", "scope", "sides")
+
+    def __init__(self, position: int, sides: tuple[Contender | None, Contender | None]) -> None:
+        self.position = position  # in the plan
         self.sides = sides
         self.scope = trio.CancelScope()
         self.result: Compared | JudgeError | None = None
@@ -178,7 +232,7 @@ def _compared(planned: Planned, answered: Answered) -> Compared:
 async def scored(
     rules: ScoringRules, answers: Sequence[AnswerText], compared: Sequence[Compared], *, baseline: bool
 ) -> CohortScores | JudgeError:
-    """Score finished comparisons, in a thread when the answers are long or a model has to be fitted."""
+    """Score finished comparisons, in a thread when the answers are long or many, or a model has to be fitted."""
 
     def score() -> CohortScores | JudgeError:
         try:
@@ -188,7 +242,8 @@ async def scored(
 
     if rules.aggregator_method == "bradley_terry":
         return await in_thread(score)
-    return await off_loop(sum(len(answer.reasoning) + len(answer.answer) for answer in answers), score)
+    texts = sum(len(answer.reasoning) + len(answer.answer) for answer in answers)
+    return await off_loop(texts + COMPARED_SIZE * len(compared), score)
 
 
 async def evaluate(

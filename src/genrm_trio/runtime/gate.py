@@ -6,8 +6,10 @@ The truth about admission is the Registry's; the gate only waits for it and coun
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+import trio
 
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.registry import Registry
@@ -28,11 +30,12 @@ class Closing(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passage:
-    """One data request that passed the gate and has not finished."""
+    """One data request that passed the gate and has not finished. `scope` ends it at shutdown."""
 
     kind: Kind
     session: str | None
     episode: EpisodeId | None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     @property
     def blocks(self) -> bool:
@@ -61,7 +64,8 @@ class Gate:
         """Hold the request until admission lets it pass, then count it until the block ends, cancelled or not.
 
         Raises Stale when its session or attempt is refused after the wait (never for a close; for a `/verify` the
-        core answers), and Closing when the server shuts down.
+        core answers), and Closing when the server shuts down: also in the middle of the block, which is cancelled
+        then. A `/verify` is not, as the core answers it.
         """
         while not self._passes(kind):
             await self.bell.heard()
@@ -70,8 +74,17 @@ class Gate:
             raise Closing("the server is shutting down")
         self._check(kind, session, episode)
         passage = Passage(kind, session, episode)
-        with self._counted(passage):
+        with self._counted(passage), passage.scope:
             yield passage
+        if passage.scope.cancelled_caught:
+            raise Closing("the server is shutting down")
+
+    def close(self) -> None:
+        """The registry shut down: whoever waits is refused, and whatever runs is ended, so that it has its answer."""
+        for passage in self._passages:
+            if passage.kind != "verify":
+                passage.scope.cancel()
+        self.bell.ring()
 
     def _passes(self, kind: Kind) -> bool:
         if self._registry.closed:

@@ -5,6 +5,7 @@ Each `/verify` is its caller's own task, which only waits; what must outlive a r
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import count
 from typing import Literal
 
@@ -18,10 +19,11 @@ from genrm_trio.core.registry import EndedBy, Registry, SeedReply, Submission
 from genrm_trio.core.state import Limits
 from genrm_trio.core.trace import Hook
 from genrm_trio.judging.judge import Judge, JudgeError
-from genrm_trio.judging.pairs import Planned, baseline_plan, plan
+from genrm_trio.judging.offload import off_loop
+from genrm_trio.judging.pairs import Planned, all_pairs, baseline_plan, comparisons, plan
 from genrm_trio.judging.scoring import CohortScores, ScoringRules
 from genrm_trio.judging.slots import Slots, Ticket
-from genrm_trio.runtime.evaluation import Comparing, Contender, Evaluation, evaluate
+from genrm_trio.runtime.evaluation import COMPARED_SIZE, Comparing, Contender, Evaluation, evaluate
 from genrm_trio.runtime.gate import Gate
 from genrm_trio.runtime.life import Life
 from genrm_trio.runtime.observer import Observer
@@ -33,11 +35,19 @@ EXPORT_SLICE = 256
 """Sessions exported between two checkpoints of the event loop."""
 
 
+class TooManyComparisons(ValueError):
+    """An evaluation would take more comparisons than `max_comparisons`; the text says how many."""
+
+    def __init__(self, what: str, bound: int) -> None:
+        super().__init__(f"{what}, but max_comparisons is {bound}")
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How this server behaves; built once from the settings.
 
     Times are seconds. judges: comparisons per pair. max_concurrency: judge calls in flight, over all cohorts.
+    max_comparisons: of one evaluation; start-up holds the cohorts to it.
     """
 
     limits: Limits
@@ -51,6 +61,20 @@ class Policy:
     default_principle: str = ""
     judge_start: Literal["all_members", "as_pairs_arrive"] = "all_members"
     max_concurrency: int = 256
+    max_comparisons: int = 65536
+
+    async def plan(self, answers: int) -> Sequence[Planned]:
+        """Plan the comparisons of answers that are no cohort, in a thread when they are many.
+
+        Raises TooManyComparisons, before anything is planned.
+        """
+        count = comparisons(self.strategy, answers, self.judges, self.pair_order)
+        if count > self.max_comparisons:
+            raise TooManyComparisons(f"{answers} entries take {count} comparisons", self.max_comparisons)
+        if self.scoring.aggregator_method == "bradley_terry" and (pairs := all_pairs(answers)) > self.max_comparisons:
+            raise TooManyComparisons(f"bradley_terry fits {pairs} pairs of {answers} entries", self.max_comparisons)
+        make = partial(plan, self.strategy, answers, self.judges, self.pair_order)
+        return await off_loop(COMPARED_SIZE * count, make)
 
     def principle(self, asked: str | None) -> str | None:
         """The principle to send: the request's when it has one, else the default; None when none is used."""
@@ -136,10 +160,10 @@ class Server:
             self.registry.prune(self.now(), self.gate.busy)
 
     def shut_down(self) -> None:
-        """Answer every waiter 503 and clear all state, in this step. Further requests are refused."""
+        """Answer every waiter 503 and clear all state, in this step. Other requests end or are refused."""
         if not self.registry.closed:
             self.registry.shut_down(self.now())
-            self.gate.bell.ring()
+            self.gate.close()
 
     # -- what requests do ------------------------------------------------------------------------------
 
@@ -191,8 +215,8 @@ class Server:
         return answer
 
     async def compare(self, contenders: Sequence[Contender]) -> CohortScores:
-        """Judge answers that are no cohort, at least two; raises JudgeError."""
-        planned = plan(self.policy.strategy, len(contenders), self.policy.judges, self.policy.pair_order)
+        """Judge answers that are no cohort, at least two; raises JudgeError and TooManyComparisons."""
+        planned = await self.policy.plan(len(contenders))
         ticket = self.slots.ticket(label="compare")
         with trio.move_on_after(self.policy.evaluation_timeout_s):
             scores = await evaluate(self._comparing, planned, dict(enumerate(contenders)), ticket)
@@ -235,9 +259,14 @@ class Server:
         return Evaluation(self._comparing, self._plan(key), self.policy.limits.cohort_size, ticket, contender, nursery)
 
     def _plan(self, key: str) -> Sequence[Planned]:
-        size, judges = self.policy.limits.cohort_size, self.policy.judges
         if self.policy.limits.fixed_baseline:
-            return baseline_plan(key, size, judges)
+            return baseline_plan(key, self.policy.limits.cohort_size, self.policy.judges)
+        return self._cohort_plan
+
+    @cached_property
+    def _cohort_plan(self) -> Sequence[Planned]:
+        """The plan that all cohorts share."""
+        size, judges = self.policy.limits.cohort_size, self.policy.judges
         return plan(self.policy.strategy, size, judges, self.policy.pair_order)
 
     def answered(self, waiter: int, answer: Answer, /) -> None:

@@ -28,15 +28,13 @@ from genrm_trio.runtime.control import Control
 from genrm_trio.web import errors
 from genrm_trio.web.errors import InvalidBody, Reply, to_json
 from genrm_trio.web.requests import Reading, request_body
+from genrm_trio.web.speaking import spoken
 from genrm_trio.web.tokens import bearer_is, control_unauthorized
 from genrm_trio.web.visits import Handler, Visit
 from genrm_trio.web.wire.bodies import problems_of
-from genrm_trio.web.wire.strict import read_object
+from genrm_trio.web.wire.strict import decode, read_object
 
 PREFIX = "/ng-control/v1/checkpoint"
-
-SLICE = 4096
-"""Entries of a reply's list that are written between two checkpoints of the event loop."""
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +84,7 @@ class ControlRoutes:
                 told.info("control_call_left")
                 raise
             told.info("control_call", phase=reply.get("phase", self._control.phases.visible_phase.value))
-            return Reply(200, await _spoken(reply))
+            return Reply(200, await spoken(reply))
 
         return handler
 
@@ -94,22 +92,16 @@ class ControlRoutes:
         body = request_body()
         await self._reading.read(read_object, body)
         try:
-            return await read_call(model, bytes(body))
+            try:
+                return await read_call(model, bytes(body))
+            except ValidationError as error:
+                if error.errors()[0]["type"] != "json_invalid":
+                    raise
+            # The body is JSON, as was seen above, but not to pydantic: an escaped lone surrogate, or deep nesting.
+            return model.model_validate(await self._reading.read(_decoded, body))
         except ValidationError as error:
             raise InvalidBody(*problems_of(error)) from None
 
 
-async def _spoken(reply: Mapping[str, JSON]) -> bytes:
-    """A reply as JSON. A commit may name a million episodes, and the event loop is not held up by them."""
-    parts = []
-    for name, value in reply.items():
-        parts.append(to_json(name) + b":" + (await _list(value) if isinstance(value, list) else to_json(value)))
-    return b"{" + b",".join(parts) + b"}"
-
-
-async def _list(values: list[JSON]) -> bytes:
-    slices = []
-    for at in range(0, len(values), SLICE):
-        slices.append(to_json(values[at : at + SLICE])[1:-1])
-        await trio.lowlevel.checkpoint()
-    return b"[" + b",".join(slices) + b"]"
+def _decoded(body: bytearray) -> dict[str, Any]:
+    return {name: decode(raw) for name, raw in read_object(body).items()}

@@ -20,6 +20,8 @@ MAX_ECHOED_INPUT = 1000
 MAX_PROBLEMS = 100
 """Mistakes that one validation error lists."""
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
 JSON_HEADERS = {"content-type": "application/json"}
 
 REFUSAL_STATUS: Mapping[str, int] = {
@@ -80,6 +82,10 @@ class Problem:
     input: object = None
 
 
+class TooLarge(Exception):
+    """A request that asks for more than a bound allows: 413 with the text, which names both."""
+
+
 class InvalidBody(Exception):
     """A request body that the contract refuses with 422; carries at least one problem, and little of the body."""
 
@@ -93,7 +99,7 @@ def to_json(value: object) -> bytes:
 
     Raises ValueError on NaN and infinities, which JSON cannot carry.
     """
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 def detail(

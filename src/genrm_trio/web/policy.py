@@ -15,7 +15,8 @@ class WebPolicy:
 
     name: the server's configured name, the start of its cookie's name. session_secret: signs the cookie.
     data_auth_token: bearer token that POST data routes require; None for none. checkpoints: seeds announce
-    `replay`. control_auth_token: bearer token of the control plane.
+    `replay`. control_auth_token: bearer token of the control plane. max_aggregate_numbers: rows of one
+    `/aggregate_metrics`, and the numbers in them, together.
     """
 
     name: str
@@ -24,3 +25,4 @@ class WebPolicy:
     data_auth_token: str | None = None
     checkpoints: bool = False
     control_auth_token: str | None = None
+    max_aggregate_numbers: int = 2_097_152

@@ -26,7 +26,7 @@ class Reading:
         self._threads = trio.CapacityLimiter(READING_THREADS)
 
     async def read(self, reader: Callable[[V], T], source: V) -> T:
-        """What `reader` makes of `source`; raises what it raises."""
+        """What `reader` makes of `source`; raises what it raises. When cancelled, a thread is left to end by itself."""
         if len(source) <= INLINE_BYTES:
             return reader(source)
-        return await trio.to_thread.run_sync(reader, source, limiter=self._threads)
+        return await trio.to_thread.run_sync(reader, source, limiter=self._threads, abandon_on_cancel=True)

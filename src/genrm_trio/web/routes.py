@@ -4,20 +4,24 @@ A handler gets the request's Visit and returns a Reply. How it is routed, author
 application's business.
 """
 
+from collections.abc import Iterator
+from functools import partial
+
 import structlog
 from quart import request
 
 from genrm_trio.core.outcome import JSON, CohortFailed, JudgeFailed, Refused, Rewarded
-from genrm_trio.judging.aggregate import aggregate_metrics
+from genrm_trio.judging.aggregate import Aggregate
 from genrm_trio.judging.judge import JudgeError
 from genrm_trio.judging.text import conversation
 from genrm_trio.runtime.evaluation import Contender
-from genrm_trio.runtime.server import Server, Verification
+from genrm_trio.runtime.server import Server, TooManyComparisons, Verification
 from genrm_trio.web import errors
 from genrm_trio.web.cookies import SessionName
-from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Problem, Reply, to_json
+from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Problem, Reply, TooLarge, to_json
 from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.requests import Reading, request_body
+from genrm_trio.web.speaking import gathered, in_pieces, spoken
 from genrm_trio.web.verification import (
     Identified,
     VerifyReader,
@@ -28,6 +32,9 @@ from genrm_trio.web.verification import (
 )
 from genrm_trio.web.visits import Visit
 from genrm_trio.web.wire import Body, Echo, read_aggregate, read_close, read_compare, read_seed
+
+PIECE_BYTES = 128 * 1024
+"""A long reply is kept in pieces of this size."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +52,7 @@ class DataRoutes:
         self._policy = policy
         self._reader = VerifyReader(server.policy)
         self._reading = reading
+        self._tables = Reading()  # a table takes many seconds, for which no other body waits
         self._warned_of_omitted_attempt = False
 
     # -- verify ----------------------------------------------------------------------------------------
@@ -145,7 +153,12 @@ class DataRoutes:
 
     async def compare(self, visit: Visit) -> Reply:
         """Judge answers at once, outside any cohort (contract 8)."""
-        asked = await self._reading.read(read_compare, request_body())
+        # Every answer but the second takes a comparison of its own at least, so more need not be read.
+        bound = max(2, self._server.policy.max_comparisons)
+        try:
+            asked = await self._reading.read(partial(read_compare, most=bound), request_body())
+        except TooLarge as error:
+            return errors.detail(422, "invalid_request", f"{error}, and max_comparisons is {bound}")
         rubrics = self._server.policy.limits.rubrics
         if rubrics and not asked.rubric_ids:
             return errors.detail(422, "invalid_request", "expected_rubric_ids must not be empty in rubric mode")
@@ -160,12 +173,19 @@ class DataRoutes:
             scores = await self._server.compare(contenders)
         except JudgeError as error:
             return errors.detail(503, "judge_failed", error.text)
-        results = {"comparison_results": list(scores.comparison_results), "metrics": scores.metrics}
-        return ok(to_json({"rewards": list(scores.rewards), **results}))
+        except TooManyComparisons as error:
+            return errors.detail(422, "invalid_request", f"response_objs: {error}")
+        results: list[JSON] = [*scores.comparison_results]
+        told: dict[str, JSON] = {"rewards": [*scores.rewards], "comparison_results": results, "metrics": scores.metrics}
+        return ok(await spoken(told))
 
-    async def aggregate(self, visit: Visit) -> Reply:
+    async def aggregate(self, visit: Visit) -> Reply | LargeReply:
         """Statistics over finished rollouts (contract 9)."""
-        return ok(await self._reading.read(_aggregated, request_body()))
+        most = self._policy.max_aggregate_numbers
+        try:
+            return LargeReply(await self._tables.read(partial(_aggregated, most=most), request_body()))
+        except TooLarge as error:
+            return errors.detail(413, "too_large", str(error))
 
     async def reverify_mode(self, visit: Visit) -> Reply:
         """This server cannot verify a finished rollout again."""
@@ -176,5 +196,19 @@ class DataRoutes:
         return Reply(404, to_json({"detail": "this server gives no sandbox access"}))
 
 
-def _aggregated(body: Body) -> bytes:
-    return to_json(aggregate_metrics(read_aggregate(body)))
+def _aggregated(body: Body, most: int) -> Pieces:
+    return gathered(_metrics(Aggregate(read_aggregate(body, most))), PIECE_BYTES)
+
+
+def _metrics(table: Aggregate) -> Iterator[bytes]:
+    """The reply piece by piece: of the groups there is never more than one in memory."""
+    yield b'{"group_level_metrics":['
+    comma = b""
+    for group in table.groups():
+        yield comma
+        yield from in_pieces(group)
+        comma = b","
+    yield b"],"
+    agent = in_pieces(table.agent())
+    next(agent)  # its opening brace is ours
+    yield from agent

@@ -110,6 +110,15 @@ class _Outcome(_Fields):
 State: TypeAlias = Annotated[_Outcome | None, BeforeValidator(lambda state: state or None)]
 """Empty when the session has no outcome to keep."""
 
+
+class _Saved(_Fields):
+    """One record of a restore."""
+
+    session: str
+    episode: Episode
+    state: State
+
+
 _ANSWERED = _fields(answered=list[Number])
 _COHORT = _fields(cohort=str)
 _NOTHING = _fields()
@@ -144,7 +153,7 @@ _SHAPES: Mapping[str, tuple[type[_Fields], Any]] = {
     "CloseAdmission": (_NOTHING, None),
     "OpenAdmission": (_NOTHING, _fields(answered=list[Number], ended=list[str])),
     "Export": (_fields(group=str | None, anew=bool), _fields(states=dict[str, State])),
-    "Restore": (_fields(states=list[_fields(session=str, episode=Episode, state=State)]), None),  # type: ignore[misc]
+    "Restore": (_fields(states=list[_Saved]), None),
     "RefuseRestore": (_fields(reason=str), None),
     "Retire": (_fields(episodes=list[Episode]), _fields(ended=list[str], answered=list[Number])),
     "DeleteRestored": (_fields(sessions=list[str]), list[str]),

@@ -1,5 +1,6 @@
 """The other data routes' bodies: seeds, closes, `/compare` and `/aggregate_metrics` (contract 3, 8 and 9)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,16 +9,20 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, Validat
 
 from genrm_trio.core.identity import CAPTURE_KEY, EpisodeId
 from genrm_trio.judging.text import AnswerText, read_output
-from genrm_trio.web.errors import InvalidBody, Problem
+from genrm_trio.web.errors import InvalidBody, Problem, TooLarge
 from genrm_trio.web.wire.fields import MAX_NAME_CHARS, FieldReader, too_long
 from genrm_trio.web.wire.strict import (
+    MAX_DEPTH,
     Body,
     Raw,
     decode,
     decode_texts,
+    entries,
+    has_more_entries,
     is_null,
     members,
     missing,
+    nested_deeper,
     not_an_object,
     read_object,
 )
@@ -129,26 +134,77 @@ def problems_of(error: ValidationError, *, loc: tuple[str | int, ...] = ("body",
     return [Problem(e["type"], (*loc, *e["loc"]), e["msg"], e["input"]) for e in entries]
 
 
-def read_compare(body: Body) -> Compare:
-    """Read a `/compare` body; raises InvalidBody."""
+def read_compare(body: Body, most: int) -> Compare:
+    """Read a `/compare` body; raises InvalidBody, and TooLarge beyond `most` responses."""
     reader = FieldReader(read_object(body))
     conversation = _conversation(reader)
-    answers = _answers(reader)
+    answers = _answers(reader, most)
     principle = reader.text("principle")
     rubric_ids = reader.integers("expected_rubric_ids")
     reader.check()
     return Compare(conversation, answers, principle, rubric_ids)
 
 
-def read_aggregate(body: Body) -> list[dict[str, Any]]:
-    """Read the rows of `/aggregate_metrics`; raises InvalidBody."""
+def read_aggregate(body: Body, most: int) -> list[dict[str, Any]]:
+    """Read the rows of `/aggregate_metrics`: of each its numbers, those of its usage, and its agent.
+
+    Nothing else in a row is decoded. Raises InvalidBody, and TooLarge beyond `most` rows and numbers together.
+    """
     reader = FieldReader(read_object(body))
-    rows = _list(reader, "verify_responses")
-    for at, row in enumerate(rows):
-        if not isinstance(row, dict):
-            reader.problems.append(not_an_object(("body", "verify_responses", at), row))
+    rows = []
+    left = most
+    for at, raw in enumerate(_entries(reader, "verify_responses", most)):
+        loc = ("body", "verify_responses", at)
+        inside = members(raw)
+        if inside is None:
+            reader.problems.append(not_an_object(loc, decode_texts(raw)))
+            continue
+        row = _numbers(inside)
+        response = members(inside["response"]) if "response" in inside else None
+        usage = members(response["usage"]) if response and "usage" in response else None
+        numbers = _numbers(usage or {})
+        left -= 1 + len(row) + len(numbers)
+        if left < 0:
+            raise TooLarge(f"verify_responses has more than limits.max_aggregate_numbers, {most}, rows and numbers")
+        if numbers:
+            row["response"] = {"usage": numbers}
+        if _is_object(inside.get("agent_ref", _NULL)):
+            row["agent_ref"] = _shallow(inside["agent_ref"], (*loc, "agent_ref"))
+        rows.append(row)
     reader.check()
     return rows
+
+
+_NULL = memoryview(b"null")
+
+
+def _numbers(inside: Mapping[str, Raw]) -> dict[str, Any]:
+    """The members that are numbers or booleans."""
+    return {name: decode(raw) for name, raw in inside.items() if raw[0] in _NUMBER_STARTS}
+
+
+_NUMBER_STARTS = b"-0123456789tf"
+
+
+def _shallow(raw: Raw, loc: tuple[str | int, ...]) -> Any:
+    """A value that goes back to the client through an encoder, which takes less than any depth."""
+    if nested_deeper(raw, MAX_DEPTH):
+        raise InvalidBody(Problem("too_deep", loc, f"Input should not be nested deeper than {MAX_DEPTH}"))
+    return decode(raw)
+
+
+def _entries(reader: FieldReader, name: str, most: int) -> list[Raw]:
+    """The entries of a required list, as raw text; empty when it is wrong. Raises TooLarge, before they are made."""
+    raw = reader.members.get(name)
+    if raw is None:
+        reader.problems.append(missing(("body", name)))
+        return []
+    if bytes(raw[:1]) != b"[":
+        reader.note("list_type", name, "Input should be a valid list", decode_texts(raw))
+        return []
+    if has_more_entries(raw, most):
+        raise TooLarge(f"{name} has more than {most} entries")
+    return entries(raw)
 
 
 def _is_object(raw: Raw) -> bool:
@@ -181,19 +237,13 @@ def _conversation(reader: FieldReader) -> list[Any]:
     return turns
 
 
-_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _RAW_ITEMS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
-def _answers(reader: FieldReader) -> tuple[AnswerText, ...]:
-    """The texts of the responses; their token arrays are never decoded, unless msgspec cannot read them."""
-    raw = reader.members.get("response_objs")
-    try:
-        responses = [memoryview(item) for item in _RAW_LIST.decode(raw if raw is not None else b"")]
-    except (msgspec.DecodeError, RecursionError):
-        return _answers_slowly(reader)
+def _answers(reader: FieldReader, most: int) -> tuple[AnswerText, ...]:
+    """The texts of the responses; their token arrays are never decoded."""
     answers = []
-    for at, response in enumerate(responses):
+    for at, response in enumerate(_entries(reader, "response_objs", most)):
         inside = members(response)
         if inside is None:
             reader.problems.append(not_an_object(("body", "response_objs", at), decode_texts(response)))
@@ -209,13 +259,3 @@ def _texts_only(output: Raw) -> object:
         return decode_texts(output)
     wanted = ("type", "summary", "content")
     return [{name: decode_texts(memoryview(item[name])) for name in wanted if name in item} for item in items]
-
-
-def _answers_slowly(reader: FieldReader) -> tuple[AnswerText, ...]:
-    answers = []
-    for at, response in enumerate(_list(reader, "response_objs")):
-        if isinstance(response, dict):
-            answers.append(read_output(response.get("output")))
-        else:
-            reader.problems.append(not_an_object(("body", "response_objs", at), response))
-    return tuple(answers)

@@ -7,7 +7,7 @@ where a text is wrong. NaN and infinities are no JSON for either.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Never, TypeAlias, TypeVar
 
 import msgspec
@@ -24,6 +24,13 @@ T = TypeVar("T")
 
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
+_ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
+_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]', re.DOTALL)
+"""A text, which hides what is in it, or a mark of structure."""
+_ENTRY_MARK = re.compile(rb"\[[-+0-9.eE, \t\n\r]*+\]|" + _MARK.pattern, re.DOTALL)
+"""The same, or a whole array of numbers: a response may have millions of tokens."""
+MAX_DEPTH = 128
+"""How deep a value may be nested that is decoded and written again: far less than any encoder takes."""
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
 _STRING_OR_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|NaN|-?Infinity', re.DOTALL)
 _SURE_DIGITS = 640  # what Python converts to an integer however it is configured
@@ -61,6 +68,50 @@ def members(raw: Raw) -> dict[str, Raw] | None:
         return {key: memoryview(value) for key, value in _MEMBERS.decode(raw).items()}
     except (msgspec.DecodeError, RecursionError):
         return _certain(_members, _text(raw))
+
+
+def entries(raw: Raw) -> list[Raw]:
+    """The entries of a list that was checked before, as raw text."""
+    try:
+        return [memoryview(entry) for entry in _ENTRIES.decode(raw)]
+    except (msgspec.DecodeError, RecursionError):
+        return _certain(_listed, _text(raw))
+
+
+def has_more_entries(raw: Raw, most: int) -> bool:
+    """Whether a checked list has more than `most` entries; makes none of them, and stops at the first beyond."""
+    text = bytes(raw)
+    if text.count(b",") < most:
+        return False
+    return any(count >= most for count in _commas(text))
+
+
+def _commas(text: bytes) -> Iterator[int]:
+    """Count the commas between a list's own entries."""
+    depth, count = 0, 0
+    for mark in _ENTRY_MARK.finditer(text, 1):  # behind its opening bracket
+        match mark.group():
+            case b"," if depth == 0:
+                count += 1
+                yield count
+            case b"[" | b"{":
+                depth += 1
+            case b"]" | b"}":
+                depth -= 1
+
+
+def nested_deeper(raw: Raw, most: int) -> bool:
+    """Whether a checked value has objects and arrays inside each other more than `most` deep."""
+    depth = 0
+    for mark in _MARK.finditer(raw):
+        match mark.group():
+            case b"[" | b"{":
+                depth += 1
+                if depth > most:
+                    return True
+            case b"]" | b"}":
+                depth -= 1
+    return False
 
 
 def decode(raw: Raw) -> Any:
@@ -153,6 +204,19 @@ def _members(text: str) -> dict[str, Raw]:
         more = mark == ","
         at = _skip(text, at + 1) if more else at + 1
     _end(text, at)
+    return found
+
+
+def _listed(text: str) -> list[Raw]:
+    """The slow reading of a list's entries."""
+    decoder = _decoder(_no_number)
+    found: list[Raw] = []
+    at = _skip(text, 1)
+    while text[at] != "]":
+        _, end = decoder.raw_decode(text, at)
+        found.append(memoryview(text[at:end].encode("utf-8")))
+        at = _skip(text, end)
+        at = _skip(text, at + 1) if text[at] == "," else at
     return found
 
 
