@@ -16,9 +16,13 @@ setup: ## make .venv from requirements.lock; says what is missing
 	@PYTHON="$(PYTHON)" sh tools/setup.sh
 
 .PHONY: test
-test: lint ## set up, then lint, types, import rules, house rules and every test
+test: lint ## set up, then lint, types, import rules, house rules and every test but those of `make endure`
 	@echo "== tests"
-	@$(BIN)/pytest -q
+	@$(BIN)/pytest -q --ignore tests/crash --ignore tests/soak
+
+.PHONY: endure
+endure: setup ## the tests of crashes and of the soak, in their reduced form; under 3 minutes
+	@$(BIN)/pytest -q tests/crash tests/soak
 
 .PHONY: fuzz
 fuzz: setup ## try hostile bodies, judge replies and files for longer; EXAMPLES of each test, 2000 unless told

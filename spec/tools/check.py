@@ -161,7 +161,7 @@ class Check:
         found = everywhere.table(rows, ended)
         if self.recording:
             everywhere.record(found)
-        known = everywhere.recorded()
+        known = everywhere.recorded() or found
         other = [name for name in {**found, **known} if found.get(name) != known.get(name)]
         wrong = [f"{name}: refuted in {found.get(name)}, recorded {known.get(name)}" for name in other]
         outcome = f"{len(ended)} refutations in {len(trials)} runs"

@@ -74,9 +74,6 @@ NOT_REPLAYED = {
         "FirstSessionTakesMember",
     ),
     "a commit of a graph leaves out only rollouts that nobody went on with": ("DeleteTakesClaimed",),
-    "a restored member is asked for by a new session in one graph, and after an export in another, not both at once": (
-        "LateReplayStaysPending",
-    ),
     "the files that a graph refuses are damaged in other ways: a digest, a scheme, a session twice": (
         "RestoreIgnoresOutcomes",
     ),

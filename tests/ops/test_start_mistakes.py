@@ -157,7 +157,7 @@ def test_groups_and_traces_that_are_too_deep_fail_alone(
     code, said = run("compare", "deep.jsonl", "out.jsonl", capsys=capsys, monkeypatch=monkeypatch)
     assert (code, "failed: line 1: nested too deeply" in said) == (1, True), said
     code, said = run("trace", "check", "deep.jsonl", capsys=capsys, monkeypatch=monkeypatch)
-    assert (code, "deep.jsonl, line 1: event 0" in said) == (1, True), said
+    assert (code, "deep.jsonl, line 1: the line is nested too deeply" in said) == (1, True), said
 
 
 def test_a_full_disk_ends_compare_with_one_message(
@@ -173,7 +173,7 @@ def test_the_largest_numbers_can_be_used() -> None:
     Path("c.yaml").write_text(
         f"{JUDGE}max_connections: {most}\nmax_request_bytes: {size}\nshutdown_grace_s: {most}\n"
         "aggregator_method: bradley_terry\ncomparison_strategy: all_pairs\n"
-        "num_rollouts_per_prompt: 100000\nmax_held_members: 100000\n"
+        f"num_rollouts_per_prompt: 30000\nmax_comparisons: {most}\n"
     )
     loaded = load(Path("c.yaml")).settings
     assert loaded.max_connections == most
