@@ -21,10 +21,10 @@ def test_a_mutant_is_run_with_all_of_its_checks_where_its_rule_is_asked_for() ->
 
 
 def test_a_trial_names_the_checks_that_refute_it_alone() -> None:
-    assert everywhere.refuted(Trial("EvictNeededByAge", ("KeepNeeded", "TerminalListed"), "Q")) == [
-        "EvictNeededByAge -> KeepNeeded"
+    assert everywhere.refuted(Trial("WatermarksUncapped", ("CapRespected", "TerminalListed"), "C")) == [
+        "WatermarksUncapped -> CapRespected"
     ]
-    assert everywhere.refuted(Trial("KeepAnyMember", ("CapRespected", "KeepNeeded"), "L")) == []
+    assert everywhere.refuted(Trial("WatermarkOrder", ("WatermarkKept", "TerminalListed"), "C")) == []
 
 
 def test_what_was_found_comes_in_the_order_of_the_kill_table() -> None:
