@@ -18,11 +18,11 @@ setup: ## make .venv from requirements.lock; says what is missing
 .PHONY: test
 test: lint ## set up, then lint, types, import rules, house rules and every test but those of `make endure`
 	@echo "== tests"
-	@$(BIN)/pytest -q --ignore tests/crash --ignore tests/soak
+	@$(BIN)/pytest -q --ignore tests/crash --ignore tests/soak --ignore tests/sweep
 
 .PHONY: endure
-endure: setup ## the tests of crashes and of the soak, in their reduced form; under 3 minutes
-	@$(BIN)/pytest -q tests/crash tests/soak
+endure: setup ## the tests of crashes, of the soak and of faults at every step, reduced; under 3 minutes
+	@$(BIN)/pytest -q tests/crash tests/soak tests/sweep
 
 .PHONY: fuzz
 fuzz: setup ## try hostile bodies, judge replies and files for longer; EXAMPLES of each test, 2000 unless told

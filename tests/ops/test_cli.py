@@ -155,10 +155,7 @@ def test_the_demo_plays_real_cohorts_without_a_terminal() -> None:
     ("judge", "words"),
     [
         ("base_url: 'http://[::1'", "judge.base_url: "),
-        ("base_url: 'http://h:-1'", "judge.base_url: an address has a port from 1 to 65535, not -1"),
-        ("panel: [{base_url: 'http://h:-1'}]", "judge.panel.0.base_url: "),
         ("panel: [{base_url: 'http://h'}, {base_url: 'http://h/v1'}]", "twice"),
-        ("base_url: 'http://h', api_key: 'two words'", "api_key"),
         ("backend: recorded, recording: /dev/null", "the recording is empty"),
     ],
 )

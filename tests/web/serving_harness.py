@@ -27,6 +27,11 @@ QUICK = ServingLimits(
 )
 """Bounds short enough that a test waits for them."""
 
+PATIENT = replace(
+    QUICK, keep_alive_s=60.0, header_timeout_s=60.0, body_stall_s=60.0, body_timeout_s=60.0, write_stall_s=60.0
+)
+"""The same, but no client is cut for being slow: its bytes come from this process, which may stand still meanwhile."""
+
 PATIENCE_S = 30.0
 """How long a test waits for what must happen; other work on the machine may make it slow."""
 
@@ -181,7 +186,7 @@ class Client:
 
 
 @asynccontextmanager
-async def running(limits: ServingLimits = QUICK, **changes: object) -> AsyncIterator[Running]:
+async def running(limits: ServingLimits = PATIENT, **changes: object) -> AsyncIterator[Running]:
     """The small application on a free port. At the end the server is shut down and must have ended by itself."""
     limits = replace(limits, **changes)  # type: ignore[arg-type]  # the fields' names are checked by replace
     held = Held()

@@ -38,7 +38,7 @@ CLOSING = {
 
 @pytest.mark.parametrize("name", CLOSING)
 async def test_the_server_closes(name: str) -> None:
-    async with running() as server, await server.connect() as client:
+    async with running(QUICK) as server, await server.connect() as client:
         await client.send(CLOSING[name])
         await client.rest()
         await client.stream.aclose()

@@ -15,7 +15,7 @@ async def still_fine(server: Running) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_hostile_request_ends_only_its_own_connection(name: str) -> None:
-    async with running() as server:
+    async with running(QUICK) as server:
         held = await server.hold(3)
         await server.talk(HOSTILE[name])
         await still_fine(server)
@@ -29,7 +29,7 @@ async def test_a_hostile_request_ends_only_its_own_connection(name: str) -> None
 
 async def test_each_hostile_request_is_cut_at_every_byte() -> None:
     """A client that leaves in the middle: also an end that resets instead of closing."""
-    async with running() as server:
+    async with running(QUICK) as server:
         for data in HOSTILE.values():
             for at in range(0, min(len(data), 160), 7):
                 client = await server.connect()
@@ -61,7 +61,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 async def test_the_answer_to_a_hostile_request(name: str) -> None:
-    async with running() as server:
+    async with running(QUICK) as server:
         answer = await server.talk(HOSTILE[name])
         assert answer[: len(EXPECTED[name]) or None] == EXPECTED[name]
 
@@ -73,7 +73,7 @@ async def test_a_crash_in_a_handler_is_a_json_string() -> None:
 
 
 async def test_a_slow_sender_is_cut_and_others_are_not() -> None:
-    async with running() as server, await server.connect() as slow:
+    async with running(QUICK) as server, await server.connect() as slow:
         await slow.send(b"POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\na")
         await still_fine(server)
         assert (await slow.answer())[0] == 408
@@ -96,7 +96,7 @@ async def test_a_body_that_trickles_is_cut_by_its_total_time() -> None:
 
 
 async def test_a_client_that_never_reads_is_cut() -> None:
-    async with running() as server, await server.connect() as client:
+    async with running(QUICK) as server, await server.connect() as client:
         await client.send(b"POST /big HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n")
         await eventually(lambda: server.server.answering_count == 1)
         await eventually(lambda: not server.server.connections)
