@@ -1,5 +1,7 @@
 """The life of a cohort under virtual time: rewards, deadlines, failures, disconnects, supersession, early judging."""
 
+import gc
+
 import pytest
 import trio
 import trio.testing
@@ -10,6 +12,7 @@ from genrm_trio.core.cohort import Phase
 from genrm_trio.core.outcome import CohortFailed, JudgeFailed, Refused
 from genrm_trio.judging.judge import Ask, JudgeError
 from genrm_trio.judging.verdict import Verdict
+from genrm_trio.runtime.evaluation import Contender, Evaluation
 
 KEY = "group_id::g::group_attempt::0"
 
@@ -355,3 +358,28 @@ async def test_shutting_down_answers_every_waiter_and_refuses_the_next(autojump_
         await s.ended(late)
         assert isinstance(late.answer, Refused)
         assert late.answer.code == "shutting_down"
+
+
+@pytest.mark.parametrize("ending", ["rewarded", "judge failed", "superseded"])
+async def test_what_a_cohort_was_judged_by_goes_with_it_and_waits_for_no_collection(
+    ending: str, autojump_clock: trio.abc.Clock
+) -> None:
+    judge = {"rewarded": ScriptedJudge(), "judge failed": failing(), "superseded": ScriptedJudge(is_open=False)}[ending]
+    kinds = (Contender, Evaluation)
+    async with scene(judge=judge) as s:
+        others = {id(one) for one in gc.get_objects() if isinstance(one, kinds)}
+        gc.disable()
+        try:
+            rollouts = [s.verify(0), s.verify(1)]
+            if ending == "superseded":
+                await s.judge.asked(2)
+                rollouts.append(s.verify(0, attempt=1))
+                await s.ended(*rollouts[:2])
+                rollouts[2].scope.cancel()
+                await trio.sleep(1000)  # the newer attempt's collection ends as well
+            await s.ended(*rollouts)
+            await trio.testing.wait_all_tasks_blocked()
+            left = [one for one in gc.get_objects() if isinstance(one, kinds) and id(one) not in others]
+        finally:
+            gc.enable()
+    assert not left

@@ -108,6 +108,11 @@ class Evaluation:
         self._start()
         self._bell.ring()
 
+    def end(self) -> None:
+        """Start nothing more. Its ticket lets go of it: each would keep the other and all texts until a collection."""
+        self._due.clear()
+        self._ticket.on_grant = None
+
     def _drop(self, position: int) -> None:
         run = self._runs[position]
         if run is None:
@@ -154,7 +159,7 @@ class Evaluation:
                         planned, await self._comparing.judge.compare(self._ask(planned, run), self._ticket)
                     )
                 except JudgeError as error:
-                    result = error
+                    result = error.with_traceback(None)  # it leads back to this run, which keeps it
         finally:
             self._asking.discard(task)
         if result is not None and self._runs[run.position] is run:
@@ -253,9 +258,12 @@ async def evaluate(
     compared: list[Compared] | JudgeError = []
     async with trio.open_nursery() as nursery:
         evaluation = Evaluation(comparing, plan, len(contenders), ticket, contenders.get, nursery)
-        evaluation.advance()
-        compared = await evaluation.compared()
-        nursery.cancel_scope.cancel()
+        try:
+            evaluation.advance()
+            compared = await evaluation.compared()
+            nursery.cancel_scope.cancel()
+        finally:
+            evaluation.end()
     if isinstance(compared, JudgeError):
         return compared
     answers = [contenders[index].answer for index in sorted(contenders)]

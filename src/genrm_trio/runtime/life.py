@@ -92,11 +92,14 @@ class Life:
         with self._deadline:
             async with trio.open_nursery() as comparisons:
                 self._evaluation = self._server.evaluation(self._key, self._ticket, self._contender, comparisons)
-                self.changed()
-                await self._collect()
-                verdict = await self._evaluation.verdict()
-                comparisons.cancel_scope.cancel()
-        self._evaluation = None
+                try:
+                    self.changed()
+                    await self._collect()
+                    verdict = await self._evaluation.verdict()
+                    comparisons.cancel_scope.cancel()
+                finally:
+                    self._evaluation.end()
+                    self._evaluation = None
         if verdict is None:
             timeout = self._server.policy.evaluation_timeout_s
             return JudgeError(f"the evaluation deadline of {timeout:g} s passed for cohort {self._key!r}")
