@@ -25,8 +25,6 @@ FORBIDDEN = {
     "how the project is developed": r"\b(?:sub[a]gent|[h]elper session|[t]ool library|[a]nthropic\.com)",
     "unfinished work": r"\b(?:[T]ODO|[F]IXME|[X]XX)\b|\b[N]otImplementedError\b",
 }
-# Rows of other people's text: their words are data, and what they name is not ours to change.
-FOREIGN_TEXT = {".jsonl"}
 
 
 @cache
@@ -158,7 +156,6 @@ def test_the_checkout_speaks_of_the_project_alone(what: str) -> None:
     broken = [
         f"{place(path, number)} {line.strip()[:100]}"
         for path in checkout()
-        if path.suffix not in FOREIGN_TEXT
         for number, line in enumerate(lines(path), 1)
         if pattern.search(line)
     ]

@@ -161,10 +161,12 @@ class Check:
         found = everywhere.table(rows, ended)
         if self.recording:
             everywhere.record(found)
-        known = everywhere.recorded() or found
-        other = [name for name in {**found, **known} if found.get(name) != known.get(name)]
+        known = everywhere.recorded()
+        other = [name for name in {**found, **known} if found.get(name) != known.get(name)] if known else []
         wrong = [f"{name}: refuted in {found.get(name)}, recorded {known.get(name)}" for name in other]
-        outcome = f"{len(ended)} refutations in {len(trials)} runs"
+        outcome = f"{len(ended)} refutations in {len(trials)} runs" + (
+            "" if known else ", none recorded to compare with"
+        )
         seconds = time.perf_counter() - started
         self.report.add("mutants everywhere", outcome, 0, seconds, wrong="; ".join(wrong) or None)
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.tables import aggregate_metrics
 
-from genrm_trio.judging.aggregate import DuplicateRollout, aggregate_metrics
+from genrm_trio.judging.aggregate import DuplicateRollout
 
 
 def row(task: Any, rollout: Any, **columns: Any) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.tables import aggregate_metrics
 
 from genrm_trio.core.identity import parse_capture_key
 from genrm_trio.judging import adjustments, digest, figures, pairs, scoring, text, verdict
-from genrm_trio.judging.aggregate import aggregate_metrics
 
 VECTORS = Path(__file__).parent.parent / "data" / "vectors.json"
 CHECKS: dict[str, Callable[[Any, Any], None]] = {}

@@ -37,6 +37,14 @@ class Writing:
             count -= len(await self.client.receive_some(count))
         await trio.testing.wait_all_tasks_blocked(0)
 
+    async def take_slowly(self, times: int, clock: trio.testing.MockClock) -> None:
+        """Have it read a little as often, each time when the bound is nearly over; it must not be cut meanwhile."""
+        for _ in range(times):
+            await self.take(TAKEN_BYTES)
+            clock.jump(STALL_S * 0.9)
+            await trio.testing.wait_all_tasks_blocked()
+            assert self.ended == ""
+
 
 @asynccontextmanager
 async def writing(size: int) -> AsyncIterator[Writing]:
@@ -57,22 +65,14 @@ async def writing(size: int) -> AsyncIterator[Writing]:
 async def test_a_client_that_takes_bytes_is_never_cut(mock_clock: trio.testing.MockClock) -> None:
     """It takes so little that the kernel does not let us send again for many times the bound."""
     async with writing(2_000_000) as w:
-        for _ in range(40):
-            await w.take(TAKEN_BYTES)
-            mock_clock.jump(STALL_S * 0.9)
-            await trio.testing.wait_all_tasks_blocked()
-            assert w.ended == ""
+        await w.take_slowly(40, mock_clock)
         await w.take(2_000_000 - 40 * TAKEN_BYTES)
         assert w.ended == "written"
 
 
 async def test_a_client_that_stops_taking_bytes_is_cut(mock_clock: trio.testing.MockClock) -> None:
     async with writing(2_000_000) as w:
-        for _ in range(2):
-            await w.take(TAKEN_BYTES)
-            mock_clock.jump(STALL_S * 0.9)
-            await trio.testing.wait_all_tasks_blocked()
-            assert w.ended == ""
+        await w.take_slowly(2, mock_clock)
         for _ in range(2):  # the first may end a time in which it took some
             mock_clock.jump(STALL_S)
             await trio.testing.wait_all_tasks_blocked()

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.tables import aggregate_metrics
 
 from genrm_trio.core.outcome import JSON
-from genrm_trio.judging.aggregate import aggregate_metrics
 from genrm_trio.web import routes
 from genrm_trio.web.errors import to_json
 from genrm_trio.web.speaking import SLICE, gathered, in_pieces

@@ -27,19 +27,13 @@ class DuplicateRollout(ValueError):
     """Two rows claim to be the same rollout of the same task."""
 
 
-def aggregate_metrics(rows: Sequence[Row]) -> dict[str, JSON]:
-    """Return `group_level_metrics`, `agent_metrics` and `key_metrics` of the rows; three empties without rows.
+class Aggregate:
+    """`group_level_metrics`, `agent_metrics` and `key_metrics` of rows, for a caller who writes each before the next.
 
     A column is a top-level number or boolean, or a number of `response.usage`; names with a leading underscore are
     private and left out. Statistics are over the rows that have the column: `std` is the sample deviation, 0 when it is
-    undefined. Rows without a task index count for the agent only. Raises DuplicateRollout.
+    undefined. Rows without a task index count for the agent only. Without rows all three are empty.
     """
-    table = Aggregate(rows)
-    return {"group_level_metrics": list(table.groups()), **table.agent()}
-
-
-class Aggregate:
-    """The same in parts, for a caller who writes each part before the next is made."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows

@@ -8,11 +8,11 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from genrm_trio.core.identity import CAPTURE_KEY, EpisodeId
+from genrm_trio.judging.digest import MAX_DEPTH
 from genrm_trio.judging.text import AnswerText, read_output
 from genrm_trio.web.errors import InvalidBody, Problem, TooLarge
 from genrm_trio.web.wire.fields import MAX_NAME_CHARS, FieldReader, too_long
 from genrm_trio.web.wire.strict import (
-    MAX_DEPTH,
     Body,
     Raw,
     decode,

@@ -29,8 +29,6 @@ _MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]', re.DOTALL)
 """A text, which hides what is in it, or a mark of structure."""
 _ENTRY_MARK = re.compile(rb"\[[-+0-9.eE, \t\n\r]*+\]|" + _MARK.pattern, re.DOTALL)
 """The same, or a whole array of numbers: a response may have millions of tokens."""
-MAX_DEPTH = 128
-"""How deep a value may be nested that is decoded and written again: far less than any encoder takes."""
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
 _STRING_OR_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|NaN|-?Infinity', re.DOTALL)
 _SURE_DIGITS = 640  # what Python converts to an integer however it is configured
