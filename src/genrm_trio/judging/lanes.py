@@ -16,7 +16,8 @@ import httpcore2
 import httpx2
 import trio
 
-from genrm_trio.judging.faults import NoReply, ReplyCut
+from genrm_trio.judging.faults import NoReply, ReplyCut, ReplyTooLarge
+from genrm_trio.judging.framing import Framing, TooMuchFraming
 
 CONNECT_TIMEOUT_S: Final = 10.0
 """A connection that is not there by then counts as unreachable: a dead host must not cost a call's timeout."""
@@ -24,6 +25,8 @@ KEEPALIVE_S: Final = 4.0
 """How long an idle connection is kept; below the 5 s after which common model servers close theirs."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long closing a connection may take."""
+PARTS_A_TURN: Final = 64
+"""Chunks that are read between two turns of the event loop."""
 PEER_PROBE_S: Final = (60, 15, 4)
 """A silent peer is probed after 60 s, every 15 s, and given up after 4 probes: a dead host ends a call early."""
 
@@ -152,6 +155,8 @@ class _Lane:
                 return httpx2.ConnectTimeout(str(error))
             case httpcore2.ConnectError():
                 return httpx2.ConnectError(str(error))
+            case TooMuchFraming():
+                return ReplyTooLarge(str(error))
             case httpcore2.NetworkError() | httpcore2.RemoteProtocolError() if self._traffic.lost:
                 return (ReplyCut if self._traffic.received else NoReply)(str(error))
             case httpcore2.RemoteProtocolError():
@@ -184,8 +189,12 @@ class _Body(httpx2.AsyncByteStream):
         parts = cast("AsyncGenerator[bytes, None]", aiter(self._stream))
         try:
             async with aclosing(parts):
+                count = 0
                 async for part in parts:
                     yield part
+                    count += 1
+                    if count % PARTS_A_TURN == 0:
+                        await trio.lowlevel.checkpoint()
         except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
             raise lane.translate(error) from error
 
@@ -203,10 +212,11 @@ class _Traffic:
     def __init__(self) -> None:
         self.received = 0  # bytes
         self.lost = False  # the peer closed or reset the connection
+        self.framing = Framing()
         self.stream: trio.abc.Stream | None = None
 
     def begin(self) -> None:
-        self.received, self.lost = 0, False
+        self.received, self.lost, self.framing = 0, False, Framing()
 
     async def aclose(self) -> None:
         """Close the stream, also when a cancelled call left it half set up. Idempotent."""
@@ -246,13 +256,15 @@ class _Stream(httpcore2.AsyncNetworkStream):
         self._traffic = traffic
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  as above
+        framing = self._traffic.framing
         try:
-            data = bytes(await self._stream.receive_some(max_bytes))
+            data = bytes(await self._stream.receive_some(min(max_bytes, framing.most)))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._traffic.lost = True
             raise httpcore2.ReadError(str(error)) from error
         self._traffic.received += len(data)
         self._traffic.lost = not data
+        framing.feed(data)
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109  as above
