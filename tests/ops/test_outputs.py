@@ -1,25 +1,29 @@
 """What the server says goes to files that may fail: nothing else fails for it, and what is lost is counted."""
 
+import fcntl
 import io
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import IO
 
 import pytest
 import yaml
 from tests.ops.test_service import get, hold_a_verify, serving
 from tests.support.server_process import clean_environment
 
-from genrm_trio.ops.outputs import Unfailing, unfailing
+from genrm_trio.ops.outputs import PENDING_BYTES, Unfailing, unfailing
 
 FULL = Path("/dev/full")
 ROOM = 700
@@ -80,6 +84,84 @@ def test_other_streams_are_left_as_they_are() -> None:
     assert unfailing(closed) is closed
 
 
+@contextmanager
+def small_pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    try:
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def read_all(reader: int, out: Unfailing) -> bytes:
+    """Read until nothing is kept any more."""
+    found = b""
+    while True:
+        out.drain(0.0)
+        if not select.select([reader], [], [], 0)[0]:
+            return found
+        found += os.read(reader, 65536)
+
+
+def test_a_reader_that_does_not_read_is_not_waited_for() -> None:
+    with small_pipe() as (reader, writer):
+        out = Unfailing(writer, waits=False)
+        lines = [f"{at} ".ljust(2000 + at, ".") + "\n" for at in range(100)]
+        for line in lines:
+            out.write(line)
+        assert read_all(reader, out) == "".join(lines).encode()
+        assert out.lost == 0
+        out.write("last\n")
+        assert os.read(reader, 10) == b"last\n"
+
+
+def test_what_is_kept_for_a_reader_is_bounded() -> None:
+    with small_pipe() as (reader, writer):
+        out = Unfailing(writer, waits=False)
+        line = "." * 9999 + "\n"
+        for _ in range(300):
+            out.write(line)
+        kept = read_all(reader, out)
+        assert PENDING_BYTES - 10_000 <= len(kept) <= PENDING_BYTES + 20_000
+        assert kept.count(b"\n") + out.lost == 300
+        assert set(kept.splitlines(keepends=True)) == {line.encode()}
+
+
+def test_at_the_end_a_slow_reader_is_waited_for_and_no_longer_than_said() -> None:
+    with small_pipe() as (reader, writer):
+        out = Unfailing(writer, waits=False)
+        out.write("." * 9999 + "\n")
+        out.drain(0.01)
+        thread = Thread(target=out.drain, args=(60.0,))
+        thread.start()
+        found = b""
+        while len(found) < 10_000:
+            found += os.read(reader, 1000)
+        thread.join()
+        assert found.endswith(b".\n")
+
+
+def test_behind_a_line_that_was_cut_while_it_was_kept_the_next_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_pipe() as (reader, writer):
+        out = Unfailing(writer, waits=False)
+        out.write("." * 9999 + "\n")
+        write = os.write
+
+        def broken(number: int, data: memoryview) -> int:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(os, "write", broken)
+        assert os.read(reader, 4096) == b"." * 4096
+        out.drain(0.0)
+        out.write("nothing of it\n")
+        assert out.lost == 2
+        monkeypatch.setattr(os, "write", write)
+        out.write("whole\n")
+        assert os.read(reader, 4096) == b"\nwhole\n"
+
+
 class Verdict(BaseHTTPRequestHandler):
     """A judge that always says the same."""
 
@@ -126,6 +208,27 @@ def test_a_log_whose_reader_goes_away_ends_no_cohort(tmp_path: Path, settings: d
             process.stderr.close()
             assert second_of_two(url, first) == [b"HTTP/1.1 200"] * 2
         assert lost_lines(url) > 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def unread(pipe: IO[str]) -> int:
+    """How many bytes a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def test_a_log_whose_reader_does_not_read_holds_up_no_cohort(tmp_path: Path, settings: dict[str, object]) -> None:
+    with serving(tmp_path, **settings, debug_logging=True) as (process, url):
+        assert process.stderr is not None
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 8192)
+        while unread(process.stderr) < 4096:
+            hold_a_verify(url).close()
+            get(f"{url}/health")
+        for _ in range(50):  # each is a line of the log, and together they are longer than what has room
+            hold_a_verify(url).close()
+            get(f"{url}/health")
+        with hold_a_verify(url) as first:
+            assert second_of_two(url, first) == [b"HTTP/1.1 200"] * 2
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
 

@@ -46,6 +46,8 @@ from genrm_trio.web.serving import Server as HttpServer
 from genrm_trio.web.serving import listen, raise_descriptor_limit
 
 CRASHED: Final = 1
+LOG_DRAIN_S: Final = 0.5
+"""How long, at the end, a slow reader of the log is waited for."""
 LAST_MOMENT_S: Final = 0.05
 """How long before the end of the grace the process is ended by force."""
 
@@ -69,9 +71,20 @@ def serve(loaded: Loaded, options: Options) -> int:
         StartupError: an option, an address or a file cannot be used.
     """
     settings = loaded.settings
-    log_lines_lost = logs.configure(
-        debug=settings.debug_logging, secrets=secrets_of(settings), max_line=settings.limits.max_log_line
+    output = logs.configure(
+        debug=settings.debug_logging,
+        secrets=secrets_of(settings),
+        max_line=settings.limits.max_log_line,
+        waits=False,
     )
+    try:
+        return _serve_logging(loaded, options, output)
+    finally:
+        output.drain(LOG_DRAIN_S)
+
+
+def _serve_logging(loaded: Loaded, options: Options, output: logs.LogOutput) -> int:
+    settings = loaded.settings
     _check_options(settings, options)
     _clear_ready_file(options.ready_file)
     _report_descriptors(settings)
@@ -80,7 +93,7 @@ def serve(loaded: Loaded, options: Options) -> int:
         log.warning("judge_never_asked", text=warning)
     with traced(options.trace) as trace:
         try:
-            trio.run(partial(_serve, settings, options, trace, log_lines_lost))
+            trio.run(partial(_serve, settings, options, trace, output))
         except Exception as error:
             for leaf in leaves(error):
                 if isinstance(leaf, StartupError):
@@ -130,7 +143,7 @@ class House:
     http: HttpServer
     seats: Callable[[], Sequence[SeatHealth]]
     trace: TraceFile | None
-    log_lines_lost: Callable[[], int]
+    output: logs.LogOutput
 
     @property
     def quiet(self) -> bool:
@@ -153,14 +166,12 @@ class House:
             connections=len(self.http.connections),
             checkpoint_phase=self.control.phases.visible_phase.value if self.control is not None else None,
             resting=[(seat.endpoint, seat.resting) for seat in self.seats()],
-            log_lines_lost=self.log_lines_lost(),
+            log_lines_lost=self.output.lost,
             trace_events_lost=self.trace.lost if self.trace is not None else 0,
         )
 
 
-async def _serve(
-    settings: Settings, options: Options, trace: TraceFile | None, log_lines_lost: Callable[[], int]
-) -> None:
+async def _serve(settings: Settings, options: Options, trace: TraceFile | None, output: logs.LogOutput) -> None:
     """Build everything, serve, and give everything back."""
     metrics = Metrics()
     watch = JudgeWatch(metrics)
@@ -168,7 +179,7 @@ async def _serve(
     judge = live if options.record is None else assembly.recorded_to(options.record, live, watch)
     seats = live.panel.health if isinstance(live, HttpJudge) else tuple
     try:
-        house = _build(settings, options, judge, seats, metrics, trace, log_lines_lost)
+        house = _build(settings, options, judge, seats, metrics, trace, output)
         await _run(house, settings, options, metrics)
     finally:
         with trio.CancelScope(shield=True):
@@ -190,7 +201,7 @@ def _build(
     seats: Callable[[], Sequence[SeatHealth]],
     metrics: Metrics,
     trace: TraceFile | None,
-    log_lines_lost: Callable[[], int],
+    output: logs.LogOutput,
 ) -> House:
     """Put the rooms together; nothing runs yet."""
     watch, hold, policy = CohortWatch(metrics), options.await_restore, assembly.policy(settings)
@@ -205,7 +216,7 @@ def _build(
         metrics=lambda: (metrics.exposition(), CONTENT_TYPE),
     )
     http = app.http_server(assembly.serving_limits(settings), on_served=RequestWatch(metrics))
-    house = House(server, control, app, http, seats, trace, log_lines_lost)
+    house = House(server, control, app, http, seats, trace, output)
     metrics.read_from(house.reading)
     return house
 
@@ -225,6 +236,7 @@ async def _run(house: House, settings: Settings, options: Options, metrics: Metr
                 await background.start(house.control.run)
             background.start_soon(watch_loop, metrics, dog.beat)
             background.start_soon(keep_swept, lambda: house.quiet)
+            background.start_soon(house.output.keep_moving)
             if house.trace is not None:
                 background.start_soon(house.trace.keep_flushed)
             async with trio.open_nursery() as front, _closed_at_the_end(listeners):
