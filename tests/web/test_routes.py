@@ -328,6 +328,16 @@ async def test_aggregate_metrics_of_more_than_the_bound() -> None:
         assert (await s.ask("POST", "/health")).status == 405
 
 
+async def test_a_body_of_more_values_than_the_bound_is_not_read() -> None:
+    async with site(max_json_values=50) as s:
+        for path in ("/verify", "/compare", "/aggregate_metrics", "/seed_session", "/close_session"):
+            answer = await s.ask("POST", path, b'{"a":[' + b"{}," * 50 + b"{}]}")
+            assert (answer.status, answer.code) == (413, "too_large"), path
+            assert "limits.max_json_values, 50" in answer.json["detail"]
+        assert (await s.ask("POST", "/seed_session", b'{"a":[' + b"{}," * 46 + b"{}]}")).status == 200
+        assert (await s.ask("POST", "/seed_session", b'{"a":[' + b"0.5," * 500 + b'"[{"]}')).status == 200
+
+
 NESTED = {
     "/aggregate_metrics agent": (
         "/aggregate_metrics",

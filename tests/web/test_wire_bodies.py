@@ -7,8 +7,9 @@ from tests.web.bodies import as_json, response, verify
 
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.web import wire
-from genrm_trio.web.errors import InvalidBody, TooLarge
+from genrm_trio.web.errors import InvalidBody, Problem, TooLarge
 from genrm_trio.web.wire import Seed, read_close, read_seed
+from genrm_trio.web.wire.fields import FieldReader
 
 TYPED: dict[str, Any] = {
     "resources_session_id": "s-1",
@@ -136,6 +137,21 @@ def test_of_a_row_only_numbers_and_its_agent_are_read() -> None:
     ]
     odd = b'{"verify_responses":[{"x":"\\ud800","\\ud801":1,"agent_ref":{"n":"\\ud802"}},{"a":2}]}'
     assert read_aggregate(odd) == [{"\ud801": 1, "agent_ref": {"n": "\ud802"}}, {"a": 2}]
+
+
+def test_no_more_mistakes_are_looked_for_than_are_told() -> None:
+    wrong = iter(range(1000))
+    reader = FieldReader({})
+    reader.note("missing", "a", "Field required")
+    for _ in range(2):
+        reader.add(Problem("int_type", ("body", at), "Input should be a valid integer") for at in wrong)
+    assert next(wrong) == 99
+    with pytest.raises(InvalidBody) as caught:
+        reader.check()
+    assert len(caught.value.problems) == 100
+    turns = b'{"conversation_history":[' + b"1," * 200 + b"1]"
+    assert len(locs(read_compare, turns + b',"response_objs":[1]}')) == 100
+    assert len(locs(read_compare, b'{"conversation_history":[],"response_objs":[' + b"1," * 99 + b"1]}")) == 100
 
 
 def test_more_rows_and_numbers_than_the_bound() -> None:

@@ -157,6 +157,21 @@ def test_entries_are_counted_before_they_are_made(values: list[object], most: in
     assert strict.has_more_entries(raw, most) == (len(values) > most)
 
 
+@given(st.dictionaries(st.text(max_size=4), json_values, max_size=6), st.integers(0, 40))
+def test_values_are_counted_before_they_are_made(value: dict[str, object], most: int) -> None:
+    def count(inner: object) -> int:
+        if isinstance(inner, dict):
+            return 1 + len(inner) + sum(map(count, inner.values()))
+        return 1 + sum(map(count, inner)) if isinstance(inner, list) else isinstance(inner, str)
+
+    assert strict.has_more_values(json.dumps(value).encode(), most) == (count(value) > most)
+
+
+@pytest.mark.parametrize("body", [b'"' + b'\\"' * 2_000_000, b'{"' * 2_000_000, b'"\\' * 2_000_000, b'""' * 9 + b"\\"])
+def test_broken_bodies_are_counted_in_linear_time(body: bytes) -> None:
+    assert not strict.has_more_values(body, 4_000_000)
+
+
 @given(json_values)
 def test_nesting_is_what_it_is(value: object) -> None:
     def depth(inner: object) -> int:

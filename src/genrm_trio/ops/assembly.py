@@ -99,6 +99,7 @@ def web_policy(settings: Settings) -> WebPolicy:
         close_follows_header=settings.close_follows_header,
         data_auth_token=_clear(settings.data_auth_token),
         max_aggregate_numbers=settings.limits.max_aggregate_numbers,
+        max_json_values=settings.limits.max_json_values,
         checkpoints=settings.checkpoint.enabled,
         control_auth_token=_clear(settings.checkpoint.control_auth_token),
     )

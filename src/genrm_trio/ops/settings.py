@@ -162,6 +162,7 @@ class LimitSettings(Section):
     max_sessions: sessions open at once, and so the records of a checkpoint; also closed ids that are remembered.
     loop_stuck_s: without a task run for so long the event loop counts as stuck; is logged, and ends nothing.
     max_aggregate_numbers: rows of one `/aggregate_metrics` and the numbers in them, together.
+    max_json_values: texts, objects and arrays of one request's body, keys being texts; numbers do not count.
     max_log_line: longer lines of the log are cut, in characters.
     """
 
@@ -185,6 +186,7 @@ class LimitSettings(Section):
     loop_stuck_s: Annotated[float, BeforeValidator(_no_bool), Field(ge=1, le=MOST, allow_inf_nan=False)] = 10.0
     max_sessions: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1_000_000)] = 1_000_000
     max_aggregate_numbers: Count = 2_097_152
+    max_json_values: Count = 4_194_304
     max_log_line: Annotated[int, BeforeValidator(_no_bool), Field(ge=512, le=MOST)] = 8192
 
 

@@ -20,7 +20,7 @@ from genrm_trio.runtime.server import Server
 from genrm_trio.web import errors
 from genrm_trio.web.control_routes import ControlRoutes
 from genrm_trio.web.cookies import SessionCookies
-from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Reply
+from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Reply, TooLarge
 from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.prefix import split_prefix
 from genrm_trio.web.reports import report
@@ -57,7 +57,7 @@ class WebApp:
         self._server = server
         self._policy = policy
         self._metrics = metrics
-        reading = Reading()
+        reading = Reading(policy.max_json_values)
         self._data = DataRoutes(server, policy, reading)
         self._control = None
         if control is not None:
@@ -198,6 +198,8 @@ async def _guarded(handler: Handler) -> Response:
         reply: Reply | LargeReply = await handler(visit)
     except InvalidBody as error:
         reply = errors.of_invalid(error)
+    except TooLarge as error:
+        reply = errors.detail(413, "too_large", str(error))
     except Exception as error:  # noqa: BLE001 - it is logged whole and told to the client (contract 1.2)
         report("request failed", error, path=request.path)
         reply = errors.unhandled(error)

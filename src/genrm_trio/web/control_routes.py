@@ -90,7 +90,7 @@ class ControlRoutes:
 
     async def _read(self, model: type[Call]) -> Call:
         body = request_body()
-        await self._reading.read(read_object, body)
+        await self._reading.read_body(read_object, body)
         try:
             try:
                 return await read_call(model, bytes(body))

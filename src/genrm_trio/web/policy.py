@@ -16,7 +16,7 @@ class WebPolicy:
     name: the server's configured name, the start of its cookie's name. session_secret: signs the cookie.
     data_auth_token: bearer token that POST data routes require; None for none. checkpoints: seeds announce
     `replay`. control_auth_token: bearer token of the control plane. max_aggregate_numbers: rows of one
-    `/aggregate_metrics`, and the numbers in them, together.
+    `/aggregate_metrics`, and the numbers in them, together. max_json_values: texts, objects and arrays of any body.
     """
 
     name: str
@@ -26,3 +26,4 @@ class WebPolicy:
     checkpoints: bool = False
     control_auth_token: str | None = None
     max_aggregate_numbers: int = 2_097_152
+    max_json_values: int = 4_194_304

@@ -18,7 +18,7 @@ from genrm_trio.runtime.evaluation import Contender
 from genrm_trio.runtime.server import Server, TooManyComparisons, Verification
 from genrm_trio.web import errors
 from genrm_trio.web.cookies import SessionName
-from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Problem, Reply, TooLarge, to_json
+from genrm_trio.web.errors import InvalidBody, LargeReply, Pieces, Problem, Reply, to_json
 from genrm_trio.web.policy import WebPolicy
 from genrm_trio.web.requests import Reading, request_body
 from genrm_trio.web.speaking import gathered, in_pieces, spoken
@@ -31,7 +31,7 @@ from genrm_trio.web.verification import (
     needed_schemes,
 )
 from genrm_trio.web.visits import Visit
-from genrm_trio.web.wire import Body, Echo, read_aggregate, read_close, read_compare, read_seed
+from genrm_trio.web.wire import Body, Echo, TooManyEntries, read_aggregate, read_close, read_compare, read_seed
 
 PIECE_BYTES = 128 * 1024
 """A long reply is kept in pieces of this size."""
@@ -52,14 +52,14 @@ class DataRoutes:
         self._policy = policy
         self._reader = VerifyReader(server.policy)
         self._reading = reading
-        self._tables = Reading()  # a table takes many seconds, for which no other body waits
+        self._tables = Reading(policy.max_json_values)  # a table takes many seconds, for which no other body waits
         self._warned_of_omitted_attempt = False
 
     # -- verify ----------------------------------------------------------------------------------------
 
     async def verify(self, visit: Visit) -> Reply | LargeReply:
         """Hold the request until its cohort has an outcome (contract 5 and 6)."""
-        asked = await self._reading.read(self._reader.read, request_body())
+        asked = await self._reading.read_body(self._reader.read, request_body())
         if isinstance(asked, Reply):
             return asked
         if isinstance(asked, Echo):
@@ -121,7 +121,7 @@ class DataRoutes:
         """Start, repeat or claim a session (contract 3.2)."""
         if self._policy.checkpoints:
             visit.headers["x-ng-checkpoint-verify"] = "replay"
-        seed = await self._reading.read(read_seed, request_body())
+        seed = await self._reading.read_body(read_seed, request_body())
         if visit.episode is not None and seed.episode not in {None, visit.episode}:
             text = f"episode_id differs from the path's {visit.episode.key!r}"
             raise InvalidBody(Problem("value_error", ("body", "episode_id"), text))
@@ -145,7 +145,7 @@ class DataRoutes:
 
     async def close_session(self, visit: Visit) -> Reply:
         """End the cookie's session, known or not (contract 3.3)."""
-        close = await self._reading.read(read_close, request_body())
+        close = await self._reading.read_body(read_close, request_body())
         self._server.end_session(visit.session_id, "close", visit.episode)
         return ok(to_json({"resources_session_id": close.session_id}))
 
@@ -156,8 +156,8 @@ class DataRoutes:
         # Every answer but the second takes a comparison of its own at least, so more need not be read.
         bound = max(2, self._server.policy.max_comparisons)
         try:
-            asked = await self._reading.read(partial(read_compare, most=bound), request_body())
-        except TooLarge as error:
+            asked = await self._reading.read_body(partial(read_compare, most=bound), request_body())
+        except TooManyEntries as error:
             return errors.detail(422, "invalid_request", f"{error}, and max_comparisons is {bound}")
         rubrics = self._server.policy.limits.rubrics
         if rubrics and not asked.rubric_ids:
@@ -182,10 +182,7 @@ class DataRoutes:
     async def aggregate(self, visit: Visit) -> Reply | LargeReply:
         """Statistics over finished rollouts (contract 9)."""
         most = self._policy.max_aggregate_numbers
-        try:
-            return LargeReply(await self._tables.read(partial(_aggregated, most=most), request_body()))
-        except TooLarge as error:
-            return errors.detail(413, "too_large", str(error))
+        return LargeReply(await self._tables.read_body(partial(_aggregated, most=most), request_body()))
 
     async def reverify_mode(self, visit: Visit) -> Reply:
         """This server cannot verify a finished rollout again."""

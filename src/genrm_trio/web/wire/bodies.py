@@ -1,6 +1,6 @@
 """The other data routes' bodies: seeds, closes, `/compare` and `/aggregate_metrics` (contract 3, 8 and 9)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,8 +134,12 @@ def problems_of(error: ValidationError, *, loc: tuple[str | int, ...] = ("body",
     return [Problem(e["type"], (*loc, *e["loc"]), e["msg"], e["input"]) for e in entries]
 
 
+class TooManyEntries(TooLarge):
+    """A list has more entries than it may have; they were not read."""
+
+
 def read_compare(body: Body, most: int) -> Compare:
-    """Read a `/compare` body; raises InvalidBody, and TooLarge beyond `most` responses."""
+    """Read a `/compare` body; raises InvalidBody, and TooManyEntries beyond `most` responses."""
     reader = FieldReader(read_object(body))
     conversation = _conversation(reader)
     answers = _answers(reader, most)
@@ -154,6 +158,8 @@ def read_aggregate(body: Body, most: int) -> list[dict[str, Any]]:
     rows = []
     left = most
     for at, raw in enumerate(_entries(reader, "verify_responses", most)):
+        if reader.full:
+            break
         loc = ("body", "verify_responses", at)
         inside = members(raw)
         if inside is None:
@@ -194,7 +200,7 @@ def _shallow(raw: Raw, loc: tuple[str | int, ...]) -> Any:
 
 
 def _entries(reader: FieldReader, name: str, most: int) -> list[Raw]:
-    """The entries of a required list, as raw text; empty when it is wrong. Raises TooLarge, before they are made."""
+    """The entries of a required list, as raw text; empty when it is wrong. Raises TooManyEntries unread."""
     raw = reader.members.get(name)
     if raw is None:
         reader.problems.append(missing(("body", name)))
@@ -203,7 +209,7 @@ def _entries(reader: FieldReader, name: str, most: int) -> list[Raw]:
         reader.note("list_type", name, "Input should be a valid list", decode_texts(raw))
         return []
     if has_more_entries(raw, most):
-        raise TooLarge(f"{name} has more than {most} entries")
+        raise TooManyEntries(f"{name} has more than {most} entries")
     return entries(raw)
 
 
@@ -226,15 +232,19 @@ def _list(reader: FieldReader, name: str) -> list[Any]:
 
 def _conversation(reader: FieldReader) -> list[Any]:
     turns = _list(reader, "conversation_history")
+    reader.add(_turn_problems(turns))
+    return turns
+
+
+def _turn_problems(turns: list[Any]) -> Iterator[Problem]:
     for at, turn in enumerate(turns):
         loc = ("body", "conversation_history", at)
         if not isinstance(turn, dict):
-            reader.problems.append(not_an_object(loc, turn))
+            yield not_an_object(loc, turn)
             continue
         for name, value in turn.items():
             if not isinstance(value, str):
-                reader.problems.append(Problem("string_type", (*loc, name), "Input should be a valid string", value))
-    return turns
+                yield Problem("string_type", (*loc, name), "Input should be a valid string", value)
 
 
 _RAW_ITEMS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -244,6 +254,8 @@ def _answers(reader: FieldReader, most: int) -> tuple[AnswerText, ...]:
     """The texts of the responses; their token arrays are never decoded."""
     answers = []
     for at, response in enumerate(_entries(reader, "response_objs", most)):
+        if reader.full:
+            break
         inside = members(response)
         if inside is None:
             reader.problems.append(not_an_object(("body", "response_objs", at), decode_texts(response)))

@@ -3,9 +3,10 @@
 A reader that meets a mistake notes a Problem and returns the value of an omitted field.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 
-from genrm_trio.web.errors import InvalidBody, Problem
+from genrm_trio.web.errors import MAX_PROBLEMS, InvalidBody, Problem
 from genrm_trio.web.wire.strict import Raw, decode, is_null
 
 MAX_INTEGER_DIGITS = 640
@@ -31,6 +32,15 @@ class FieldReader:
     def note(self, type_: str, name: str, msg: str, value: object = None) -> None:
         """Note one mistake of the member `name`."""
         self.problems.append(Problem(type_, (*self.loc, name), msg, value))
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Note mistakes, as many as an error lists; no more are looked for."""
+        self.problems += islice(problems, max(0, MAX_PROBLEMS - len(self.problems)))
+
+    @property
+    def full(self) -> bool:
+        """Whether as many mistakes are noted as an error lists."""
+        return len(self.problems) >= MAX_PROBLEMS
 
     def check(self) -> None:
         """Raise InvalidBody when any mistake was noted."""
@@ -80,12 +90,10 @@ class FieldReader:
         if not isinstance(value, list):
             self.note("list_type", key, "Input should be a valid list", value)
             return None
-        wrong = [at for at, item in enumerate(value) if type(item) is not int]
-        for at in wrong:
-            self.problems.append(
-                Problem("int_type", (*self.loc, key, at), "Input should be a valid integer", value[at])
-            )
-        if wrong:
+        if any(type(item) is not int for item in value):
+            text = "Input should be a valid integer"
+            wrong = ((at, item) for at, item in enumerate(value) if type(item) is not int)
+            self.add(Problem("int_type", (*self.loc, key, at), text, item) for at, item in wrong)
             return None
         if len(value) > MAX_LISTED:
             self.note("too_long", key, f"List should have at most {MAX_LISTED} items", len(value))

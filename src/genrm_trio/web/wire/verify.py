@@ -4,7 +4,7 @@ Read here: which fields there are and of what kind (contract 4 and 5.1), and the
 whether the coordinates fit the server's configuration; that depends on its settings.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -209,9 +209,9 @@ def _read_params(reader: FieldReader) -> tuple[Any, Any]:
     if inside is None:
         return None, None
     params = FieldReader(inside, ("body", "responses_create_params"))
-    for name, raw in inside.items():
-        if name not in CREATE_PARAMETERS and not is_null(raw):
-            params.note("extra_forbidden", name, "Extra inputs are not permitted", decode_texts(raw))
+    extra = ((name, raw) for name, raw in inside.items() if name not in CREATE_PARAMETERS and not is_null(raw))
+    text = "Extra inputs are not permitted"
+    params.add(Problem("extra_forbidden", (*params.loc, name), text, decode_texts(raw)) for name, raw in extra)
     if not is_null(inside.get("stream")) and not spells(inside["stream"], b"false"):
         params.note("literal_error", "stream", "Input should be false", decode_texts(inside["stream"]))
     prompt = None
@@ -219,7 +219,7 @@ def _read_params(reader: FieldReader) -> tuple[Any, Any]:
         params.problems.append(missing(("body", "responses_create_params", "input")))
     else:
         prompt = decode(inside["input"])
-        _check_prompt(params, prompt)
+        params.add(_prompt_problems((*params.loc, "input"), prompt))
     baseline = None
     if not is_null(inside.get("metadata")):
         metadata = members(inside["metadata"])
@@ -227,22 +227,21 @@ def _read_params(reader: FieldReader) -> tuple[Any, Any]:
             params.note("dict_type", "metadata", "Input should be an object", decode_texts(inside["metadata"]))
         elif "baseline_response" in metadata:
             baseline = decode(metadata["baseline_response"])
-    reader.problems += params.problems
+    reader.add(params.problems)
     return prompt, baseline
 
 
-def _check_prompt(params: FieldReader, prompt: object) -> None:
+def _prompt_problems(loc: tuple[str | int, ...], prompt: object) -> Iterator[Problem]:
     if isinstance(prompt, str):
         return
     if not isinstance(prompt, list):
-        params.note("string_type", "input", "Input should be a string or a list of items", prompt)
+        yield Problem("string_type", loc, "Input should be a string or a list of items", prompt)
         return
     for at, item in enumerate(prompt):
-        loc = (*params.loc, "input", at)
         if not isinstance(item, dict):
-            params.problems.append(not_an_object(loc, item))
+            yield not_an_object((*loc, at), item)
         elif item.get("type") is None and (item.get("role") is None or item.get("content") is None):
-            params.problems.append(missing((*loc, "type"), item))
+            yield missing((*loc, at, "type"), item)
 
 
 def _required_object(reader: FieldReader, name: str) -> dict[str, Raw] | None:
@@ -311,8 +310,8 @@ def _read_response_slowly(reader: FieldReader) -> AnswerText:
         elif name == "object" and value != "response":
             response.note("literal_error", name, "Input should be 'response'", value)
         elif name == "output":
-            response.problems += _item_problems(value)
-    reader.problems += response.problems
+            response.add(_item_problems(value))
+    reader.add(response.problems)
     return nothing if response.problems else read_output(decode_texts(inside["output"]))
 
 
@@ -328,12 +327,10 @@ _REQUIRED: Mapping[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def _item_problems(output: Any) -> list[Problem]:
-    problems = []
+def _item_problems(output: Any) -> Iterator[Problem]:
     for at, item in enumerate(output):
         loc = ("body", "response", "output", at)
         if not isinstance(item, dict):
-            problems.append(not_an_object(loc, item))
+            yield not_an_object(loc, item)
         elif not isinstance(item.get("type"), str):
-            problems.append(missing((*loc, "type"), item))
-    return problems
+            yield missing((*loc, "type"), item)
