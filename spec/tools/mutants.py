@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from spec.tools import configs, tlc
 from spec.tools.tlc import SPEC
@@ -49,12 +50,26 @@ def step_invariants() -> frozenset[str]:
     return frozenset(re.findall(r"^([A-Z]\w+) == \[\]\[", text, re.MULTILINE))
 
 
-def run(mutant: str, checks: Iterable[str], configuration: str, timeout_s: float = 900) -> tlc.Run:
-    """Look for a counterexample to some checks in a configuration with one broken rule."""
+def run(mutant: str, checks: Iterable[str], configuration: str, most: int | None = None) -> tlc.Run:
+    """Look for a counterexample to some checks in a configuration with one broken rule.
+
+    most: of distinct states; there the search ends as if there were no more. A broken rule may have many times as many.
+    """
     states = state_invariants()
     lines = [f"{'INVARIANT' if check in states else 'PROPERTY'} {check}" for check in checks]
     text = configs.load(configuration).with_mutant(mutant, "\n".join(lines)).text
-    return tlc.run(text, short=True, timeout_s=timeout_s)
+    if most is None:
+        return tlc.run(text, short=True, timeout_s=900)
+    module = MODULE_OF_BOUND.format(most=most)
+    return tlc.run(f"{text}CONSTRAINT Bound\n", "Bound", extra={"Bound.tla": module}, short=True, timeout_s=900)
+
+
+MODULE_OF_BOUND: Final = """---- MODULE Bound ----
+EXTENDS Model, TLC
+Bound == TLCGet("distinct") <= {most} \\/ TLCSet("exit", TRUE)
+====
+"""
+"""Ends a search at some number of distinct states; with one worker these are always the same."""
 
 
 def refute(row: Row) -> Kill:

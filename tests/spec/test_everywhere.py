@@ -1,6 +1,6 @@
 """Where each mutant is refuted: what is run where, and what comes of it."""
 
-from spec.tools import everywhere, mutants
+from spec.tools import everywhere, mutants, tlc
 from spec.tools.everywhere import Trial, named
 
 ROWS = [row for row in mutants.table() if row.invariant not in mutants.LIVENESS]
@@ -25,6 +25,14 @@ def test_a_trial_names_the_checks_that_refute_it_alone() -> None:
         "WatermarksUncapped -> CapRespected"
     ]
     assert everywhere.refuted(Trial("WatermarkOrder", ("WatermarkKept", "TerminalListed"), "C")) == []
+
+
+def test_a_search_ends_at_its_bound() -> None:
+    whole = mutants.run("WatermarkOrder", ("TerminalListed",), "C")
+    cut = mutants.run("WatermarkOrder", ("TerminalListed",), "C", 500)
+    assert (whole.code, cut.code) == (tlc.OK, tlc.OK)
+    assert 500 < cut.states < 550 < whole.states
+    assert mutants.run("WatermarksUncapped", ("CapRespected",), "C", 3000).broken == "CapRespected"
 
 
 def test_what_was_found_comes_in_the_order_of_the_kill_table() -> None:
