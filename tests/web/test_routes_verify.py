@@ -142,11 +142,15 @@ async def test_broken_bodies() -> None:
             assert answer.json["detail"][0]["loc"] == loc
         deep = as_json(verify()).replace(b'"id":"r"', b'"id":"r","x":' + b"[" * 300 + b"]" * 300)
         answer = await s.ask("POST", "/verify", deep)
-        assert (answer.status, answer.json["detail"][0]["type"]) == (422, "json_invalid")
-        huge = as_json(verify()).replace(b'"2+2?"', b'[{"type":"input_text","n":1e999}]')
-        assert (await s.ask("POST", "/verify", huge)).status == 422
-        huge = as_json(verify()).replace(b'"2+2?"', b'[{"type":"input_text","n":' + b"7" * 5000 + b"}]")
-        assert (await s.ask("POST", "/verify", huge)).status == 422
+        assert answer.status == 422
+        assert answer.json["detail"][0]["loc"] == ["body", "response"]
+        assert "deeper than 128" in answer.json["detail"][0]["msg"]
+        for value in (b"1e999", b"7" * 5000, b"[" * 300 + b"]" * 300):
+            odd = as_json(verify()).replace(b'"2+2?"', b'[{"type":"input_text","n":' + value + b"}]")
+            answer = await s.ask("POST", "/verify", odd)
+            assert answer.status == 422
+            assert answer.json["detail"][0]["loc"] == ["body", "responses_create_params", "input"]
+            assert answer.json["detail"][0]["type"] != "json_invalid"
         assert not s.server.registry.cohorts
 
 

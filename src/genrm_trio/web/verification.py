@@ -69,7 +69,8 @@ class VerifyReader:
         try:
             return self._identified(asked, asked.rollout_index)
         except DigestError as error:
-            raise InvalidBody(Problem("json_invalid", ("body",), str(error))) from None
+            loc = ("body", "responses_create_params", "input")  # the other texts of a digest always have one
+            raise InvalidBody(Problem("value_error", loc, str(error))) from None
 
     def _identified(self, asked: VerifyRequest, index: int) -> Identified:
         rubric_ids = asked.rubric_ids if self._policy.limits.rubrics else None
@@ -125,7 +126,7 @@ def digest_under(schemes: set[str]) -> Callable[[memoryview], dict[str, str]]:
         try:
             return {scheme: response_digest(raw, scheme) for scheme in sorted(schemes)}
         except DigestError as error:
-            raise InvalidBody(Problem("json_invalid", ("body", "response"), str(error))) from None
+            raise InvalidBody(Problem("value_error", ("body", "response"), str(error))) from None
 
     return digest
 

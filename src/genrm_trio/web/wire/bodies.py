@@ -223,7 +223,7 @@ def _list(reader: FieldReader, name: str) -> list[Any]:
     if raw is None:
         reader.problems.append(missing(("body", name)))
         return []
-    value = decode(raw)
+    value = reader.value(name)
     if isinstance(value, list):
         return value
     reader.note("list_type", name, "Input should be a valid list", value)

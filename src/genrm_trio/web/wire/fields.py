@@ -4,7 +4,9 @@ A reader that meets a mistake notes a Problem and returns the value of an omitte
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from genrm_trio.web.errors import MAX_PROBLEMS, InvalidBody, Problem
 from genrm_trio.web.wire.strict import Raw, decode, is_null
@@ -54,6 +56,13 @@ class FieldReader:
                 return key, self.members[key]
         return name, None
 
+    def value(self, name: str) -> Any:
+        """Any value that is there, as Python objects; raises InvalidBody for what Python does not read."""
+        try:
+            return decode(self.members[name])
+        except InvalidBody as error:
+            raise InvalidBody(*(replace(problem, loc=(*self.loc, name)) for problem in error.problems)) from None
+
     def text(self, name: str, alias: str | None = None) -> str | None:
         """A string, or None."""
         key, raw = self.pick(name, alias)
@@ -86,7 +95,7 @@ class FieldReader:
         key, raw = self.pick(name)
         if raw is None:
             return None
-        value = decode(raw)
+        value = self.value(key)
         if not isinstance(value, list):
             self.note("list_type", key, "Input should be a valid list", value)
             return None

@@ -17,7 +17,6 @@ from genrm_trio.web.wire.fields import FieldReader
 from genrm_trio.web.wire.strict import (
     Body,
     Raw,
-    decode,
     decode_texts,
     is_null,
     members,
@@ -218,7 +217,7 @@ def _read_params(reader: FieldReader) -> tuple[Any, Any]:
     if is_null(inside.get("input")):
         params.problems.append(missing(("body", "responses_create_params", "input")))
     else:
-        prompt = decode(inside["input"])
+        prompt = params.value("input")
         params.add(_prompt_problems((*params.loc, "input"), prompt))
     baseline = None
     if not is_null(inside.get("metadata")):
@@ -226,7 +225,7 @@ def _read_params(reader: FieldReader) -> tuple[Any, Any]:
         if metadata is None:
             params.note("dict_type", "metadata", "Input should be an object", decode_texts(inside["metadata"]))
         elif "baseline_response" in metadata:
-            baseline = decode(metadata["baseline_response"])
+            baseline = FieldReader(metadata, (*params.loc, "metadata")).value("baseline_response")
     reader.add(params.problems)
     return prompt, baseline
 
