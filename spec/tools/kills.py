@@ -134,7 +134,7 @@ def search(mutants: Iterable[Mutant], workers: int) -> Iterator[tuple[str, str |
 
 def by(how: str | None) -> str | None:
     """What is recorded: what was led when it was found, and in which graph."""
-    return how.partition(":")[0] if how is not None else None
+    return how.partition(":")[0] if how else None
 
 
 def recorded() -> dict[str, str | None]:

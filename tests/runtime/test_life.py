@@ -126,6 +126,26 @@ async def test_the_verdict_against_the_evaluation_deadline(
             assert [r.reward for r in rollouts] == [1.0, 2.0], "a verdict before the deadline's report counts"
 
 
+async def test_a_defect_that_comes_with_a_cancellation_from_outside_ends_no_server(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    class BreaksWhenCancelled(ScriptedJudge):
+        async def compare(self, ask: Ask, slot: object) -> object:  # type: ignore[override]
+            try:
+                return await super().compare(ask, slot)  # type: ignore[arg-type]
+            except trio.Cancelled:
+                if ask.pair == (0, 1):
+                    raise ZeroDivisionError("a defect in the judge") from None
+                raise
+
+    judge = BreaksWhenCancelled(is_open=False)
+    async with scene(policy(3), judge) as s:
+        for index in range(3):
+            s.verify(index)
+        await judge.asked(3)
+    assert judge.cancelled == 3
+
+
 async def test_a_judge_error_cancels_the_siblings_and_is_recorded(autojump_clock: trio.abc.Clock) -> None:
     def says(ask: Ask) -> Verdict | Exception:
         return JudgeError("no verdict")

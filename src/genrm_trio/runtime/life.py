@@ -81,8 +81,8 @@ class Life:
                     await self._server.points.reach("hold", self._key)
                     if self._lives:
                         registry.publish(self._server.now(), self._key)
-        except Exception as error:  # noqa: BLE001 - whatever broke, only this cohort fails, with the error's text
-            self._crashed(_first_leaf(error))
+        except* Exception as group:  # noqa: BLE001 - whatever broke, only this cohort fails, with the error's text
+            self._crashed(_first_leaf(group))  # what stays is a cancellation from outside that came with it
         finally:
             self._fail(f"evaluation of cohort {self._key!r} was cancelled")
 
@@ -136,8 +136,8 @@ class Life:
             self._server.registry.fail(self._server.now(), self._key, "evaluation_failed", text)
 
 
-def _first_leaf(error: Exception) -> Exception:
-    found: BaseException = error
+def _first_leaf(group: BaseExceptionGroup[Exception]) -> Exception:
+    found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     assert isinstance(found, Exception), "a group of exceptions holds exceptions"
