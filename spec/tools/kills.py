@@ -134,7 +134,7 @@ def search(mutants: Iterable[Mutant], workers: int) -> Iterator[tuple[str, str |
 
 def by(how: str | None) -> str | None:
     """What is recorded: what was led when it was found, and in which graph."""
-    return how.partition(":")[0] if how else None
+    return how.partition(":")[0] if how is not None else None
 
 
 def recorded() -> dict[str, str | None]:
@@ -157,8 +157,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     chosen = [mutant for mutant in MUTANTS if not options.only or mutant.name in options.only]
     if options.lead:
-        how = lead(Path(options.lead), *chosen)
-        print(*([how] if how else []))
+        if how := lead(Path(options.lead), *chosen):
+            print(how)
         return 0
     found: dict[str, str | None] = {}
     for name, how in search(chosen, options.workers):

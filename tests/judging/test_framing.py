@@ -11,12 +11,13 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.fed import Fed
 from tests.support.judging_kit import ASK, Kept, judge_of, ticket
 
 from genrm_trio.judging import framing as framing_module
 from genrm_trio.judging.framing import CHUNK_LINE_BYTES, FRAMED_BYTES, PLAIN_BYTES, Framing, TooMuchFraming
 from genrm_trio.judging.judge import JudgeError
-from genrm_trio.judging.lanes import PARTS_A_TURN, Lanes
+from genrm_trio.judging.lanes import CHUNKS_A_TURN, Lanes
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -39,32 +40,6 @@ COSTLY: dict[str, tuple[bytes, bytes]] = {
 }
 """By what it is: how it begins, and what then is repeated for ever."""
 NEVER_PARSED = {"one extension", "one size", "a bad line behind spaces"}
-
-
-class Fed:
-    """What the parsers of clients got in bytes and gave in events, at most, since this task last had its turn."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.since = self.worst = self.events = self.most_events = 0
-        give, take = h11.Connection.receive_data, h11.Connection.next_event
-
-        def receive_data(parser: h11.Connection, data: bytes) -> None:
-            self.since += len(data)
-            self.worst = max(self.worst, self.since)
-            give(parser, data)
-
-        def next_event(parser: h11.Connection) -> object:
-            self.events += 1
-            self.most_events = max(self.most_events, self.events)
-            return take(parser)
-
-        monkeypatch.setattr(h11.Connection, "receive_data", receive_data)
-        monkeypatch.setattr(h11.Connection, "next_event", next_event)
-
-    async def watch(self) -> None:
-        while True:
-            self.since = self.events = 0
-            await trio.lowlevel.checkpoint()
 
 
 @asynccontextmanager
@@ -90,7 +65,7 @@ async def test_what_costs_much_ends_the_call_and_is_read_a_little_at_a_time(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(framing_module, "FRAMING_BYTES", 50_000)
-    fed, kept = Fed(monkeypatch), Kept()
+    fed, kept = Fed(monkeypatch, h11.CLIENT), Kept()
     start, again = COSTLY[name]
     async with saying(lambda: chain([start], repeat(again))) as url, trio.open_nursery() as nursery:
         nursery.start_soon(fed.watch)
@@ -104,7 +79,7 @@ async def test_what_costs_much_ends_the_call_and_is_read_a_little_at_a_time(
     # Twice: another task may have a turn at the end of one round of all tasks, and one at the start of the next.
     assert fed.worst <= FRAMED_BYTES * 2
     assert (fed.worst == 0) == (name in NEVER_PARSED)
-    assert fed.most_events <= (PARTS_A_TURN + FRAMED_BYTES // len(b"HTTP/1.0 199 x\n\n")) * 2
+    assert fed.most_events <= (CHUNKS_A_TURN + FRAMED_BYTES // len(b"HTTP/1.0 199 x\n\n")) * 2
 
 
 @pytest.mark.parametrize(

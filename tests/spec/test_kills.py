@@ -1,5 +1,6 @@
 """The recorded result of leading broken code along the graphs: every mutant was led, and what is not found says why."""
 
+import pytest
 from spec.tools import kills, mutants
 from spec.tools.kills import AROUND, CORE
 from tests.mutants.reasons import NOT_REPLAYED
@@ -24,6 +25,15 @@ def test_what_finds_a_mutant_is_something_it_is_led_along() -> None:
         assert how is None or how in {f"{led} {graph}" for led, graph, _ in kills.stages(mutant)}
     assert {led for led, _, _ in AROUND} == {"trio"}
     assert {led for led, _, _ in CORE} == {"core", "trio"}
+
+
+@pytest.mark.parametrize(("found_by", "told"), [(None, []), ("core Q: an edge", ["core Q: an edge"])])
+def test_a_copy_that_finds_nothing_says_nothing(
+    found_by: str | None, told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kills, "lead", lambda _folder, _mutant: found_by)
+    assert kills.main(["--lead", "graphs", "--only", MUTANTS[0].name]) == 0
+    assert capsys.readouterr().out.splitlines() == told
 
 
 def test_what_no_graph_finds_says_why() -> None:

@@ -9,6 +9,7 @@ from itertools import chain, repeat
 import h11
 import pytest
 import trio
+from tests.support.fed import Fed
 from tests.web.serving_harness import HEALTH, HELD, PATIENCE_S, QUICK, Client, Running, running
 
 from genrm_trio.web.serving.connection import CHUNKS_A_TURN, LONGEST_FRAME
@@ -30,37 +31,6 @@ COSTLY: dict[str, tuple[int, bytes, bytes]] = {
     "header fields behind a body": (431, HELD.replace(b"/held", b"/echo") + HEAD, b"a:\r\n" * 1000),
 }
 """By what it is: the status that ends it, how it begins, and what then is repeated for ever."""
-
-
-class Fed:
-    """What the parsers of servers got in bytes and gave in events, at most, since this task last had its turn."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.since = 0
-        self.worst = 0
-        self.events = 0
-        self.most_events = 0
-        give, take = h11.Connection.receive_data, h11.Connection.next_event
-
-        def receive_data(parser: h11.Connection, data: bytes) -> None:
-            if parser.our_role is h11.SERVER:
-                self.since += len(data)
-                self.worst = max(self.worst, self.since)
-            give(parser, data)
-
-        def next_event(parser: h11.Connection) -> object:
-            if parser.our_role is h11.SERVER:
-                self.events += 1
-                self.most_events = max(self.most_events, self.events)
-            return take(parser)
-
-        monkeypatch.setattr(h11.Connection, "receive_data", receive_data)
-        monkeypatch.setattr(h11.Connection, "next_event", next_event)
-
-    async def watch(self) -> None:
-        while True:
-            self.since = self.events = 0
-            await trio.lowlevel.checkpoint()
 
 
 @asynccontextmanager
@@ -85,7 +55,7 @@ async def flood(client: Client, start: bytes, again: bytes) -> None:
 async def test_what_costs_much_is_refused_and_read_a_little_at_a_time(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed = Fed(monkeypatch)
+    fed = Fed(monkeypatch, h11.SERVER)
     status, start, again = COSTLY[name]
     async with watched(fed) as server, await server.connect() as client, trio.open_nursery() as nursery:
         nursery.start_soon(flood, client, start, again)
@@ -101,7 +71,7 @@ async def test_what_costs_much_is_refused_and_read_a_little_at_a_time(
 
 async def test_a_long_line_that_is_bad_never_reaches_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser would try every split of the spaces: the time for them grows with the square of their number."""
-    fed = Fed(monkeypatch)
+    fed = Fed(monkeypatch, h11.SERVER)
     async with watched(fed) as server, await server.connect() as client:
         await client.send(CHUNKED + b"1;" + b" " * (LONGEST_FRAME + 20 * FRAMED_BYTES) + b"\nX\r\n")
         assert (await client.answer())[0] == 431
@@ -110,7 +80,7 @@ async def test_a_long_line_that_is_bad_never_reaches_the_parser(monkeypatch: pyt
 
 async def test_requests_in_a_row_are_read_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that came while the one before them was held."""
-    fed = Fed(monkeypatch)
+    fed = Fed(monkeypatch, h11.SERVER)
     async with watched(fed) as server, await server.connect() as client:
         await client.send(HELD + HEALTH * 1500)
         await server.held.until(waiting=1)

@@ -25,7 +25,7 @@ KEEPALIVE_S: Final = 4.0
 """How long an idle connection is kept; below the 5 s after which common model servers close theirs."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long closing a connection may take."""
-PARTS_A_TURN: Final = 64
+CHUNKS_A_TURN: Final = 64
 """Chunks that are read between two turns of the event loop."""
 PEER_PROBE_S: Final = (60, 15, 4)
 """A silent peer is probed after 60 s, every 15 s, and given up after 4 probes: a dead host ends a call early."""
@@ -193,7 +193,7 @@ class _Body(httpx2.AsyncByteStream):
                 async for part in parts:
                     yield part
                     count += 1
-                    if count % PARTS_A_TURN == 0:
+                    if count % CHUNKS_A_TURN == 0:
                         await trio.lowlevel.checkpoint()
         except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
             raise lane.translate(error) from error
