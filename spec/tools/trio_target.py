@@ -263,7 +263,7 @@ class TrioTarget:
             self.codes.learn_failure(
                 key, failure, f"the evaluation deadline of {DEADLINE_S:g} s passed for cohort {self._key(a)!r}"
             )
-            self._life(a)._deadline.deadline = trio.current_time()
+            self._life(a)._ticket.deadline.deadline = trio.current_time()
 
     async def wake(self, a: Map) -> None:
         if self._key(a) not in self._process.hold.stopped:

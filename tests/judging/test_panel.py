@@ -98,13 +98,13 @@ async def test_rests_grow_and_end(autojump_clock: MockClock) -> None:
     panel = Panel([one, two])
     fault = Fault(Kind.REFUSED, "ConnectError", "x")
     for expected in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_REST_S, LONGEST_REST_S):
-        panel.report(one, fault)
-        panel.report(one, fault)  # those in flight at the same time count once
+        panel.report(one, fault, 0.1)
+        panel.report(one, fault, 0.1)  # those in flight at the same time count once
         assert panel.pick() is two
         assert panel.ready_in(besides=two) == pytest.approx(expected)
         await trio.sleep(expected)
         assert panel.ready_in(besides=two) == 0
-    panel.report(one, None)
+    panel.report(one, None, 0.1)
     assert panel.health()[0].faults_in_a_row == 0
 
 

@@ -939,8 +939,8 @@ RUNTIME = (
         (
             (
                 "runtime/life.py",
-                "        self._deadline.deadline = trio.current_time() + self._server.policy.evaluation_timeout_s\n",
-                "        self._deadline.deadline = float('inf')\n",
+                "self._ticket.deadline.deadline = trio.current_time() + self._server.policy.evaluation_timeout_s",
+                "self._ticket.deadline.deadline = float('inf')",
             ),
         ),
         ("tests/runtime/test_bounded_waits.py::test_a_silent_judge_is_waited_for_until_the_evaluation_deadline",),

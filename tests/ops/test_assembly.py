@@ -117,6 +117,20 @@ def test_the_web_room_gets_its_secrets_in_clear_and_never_an_empty_one() -> None
     assert first.data_auth_token is None
 
 
+def test_every_bound_arrives_wherever_it_is_asked_for() -> None:
+    shipped = LimitSettings()
+    changed = {name: value + 1 for name, value in shipped.model_dump().items() if name != "max_sessions"}
+    given = settings(limits={**changed, "max_sessions": 9})
+    rooms = [assembly.state_limits(given), assembly.serving_limits(given), assembly.web_policy(given)]
+    arrived = set()
+    for name, value in given.limits.model_dump().items():
+        for room in rooms:
+            if hasattr(room, name):
+                assert getattr(room, name) == value, (name, room)
+                arrived.add(name)
+    assert set(shipped.model_dump()) - arrived == {"loop_stuck_s", "max_log_line"}, "the process itself reads these"
+
+
 async def test_judges_are_made_of_their_addresses() -> None:
     panel = [{"base_url": "http://a:1", "weight": 2}, {"base_url": "http://b:2", "api_key": "own", "model": "x"}]
     built = assembly.make_judge(settings(judge={"panel": panel, "api_key": "shared", "model": "m"}), Unobserved())

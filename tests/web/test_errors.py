@@ -16,13 +16,13 @@ def read(reply: errors.Reply) -> object:
 
 @pytest.mark.parametrize("code", get_args(RefusalCode))
 def test_every_refusal_of_the_core_has_a_status(code: RefusalCode) -> None:
-    reply = errors.of_refusal(Refused(code, "text"))
+    reply = errors.of_refusal(Refused(code, "text"), 7)
     if code == "stale_attempt":
         assert read(reply) == {"error": {"code": code, "detail": "text"}}
     else:
         assert read(reply) == {"detail": "text", "code": code}
     assert reply.status in {409, 503}
-    assert ("retry-after" in reply.headers) == (code == "too_busy")
+    assert reply.headers.get("retry-after") == ("7" if code == "too_busy" else None)
 
 
 @pytest.mark.parametrize("code", get_args(FailureCode))
@@ -32,7 +32,7 @@ def test_a_failed_cohort_is_always_503(code: FailureCode) -> None:
 
 
 def test_a_superseded_attempt_names_the_latest() -> None:
-    reply = errors.of_refusal(Refused("superseded", "text", latest_attempt=3))
+    reply = errors.of_refusal(Refused("superseded", "text", latest_attempt=3), 7)
     assert (reply.status, read(reply)) == (409, {"detail": "text", "code": "superseded", "latest_attempt": 3})
     reply = errors.of_cohort_failure(CohortFailed("superseded", "text", latest_attempt=3))
     assert (reply.status, read(reply)) == (503, {"detail": "text", "code": "superseded", "latest_attempt": 3})

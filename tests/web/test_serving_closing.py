@@ -124,11 +124,11 @@ async def test_expect_100_continue() -> None:
 
 
 async def test_beyond_the_connection_bound_the_answer_is_503_with_retry_after() -> None:
-    async with running(QUICK, max_connections=3, refusal_connections=2) as server:
+    async with running(QUICK, max_connections=3, refusal_connections=2, retry_after_s=7) as server:
         held = await server.hold(3)
         answer = await server.talk(HELD)
         assert answer.startswith(b"HTTP/1.1 503")
-        assert b"retry-after: 1\r\n" in answer.lower()
+        assert b"retry-after: 7\r\n" in answer.lower()
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "too_busy"
         assert (await server.talk(HEALTH)).startswith(b"HTTP/1.1 200")
         idle = [await server.connect(), await server.connect()]

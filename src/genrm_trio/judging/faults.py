@@ -115,7 +115,7 @@ RULES: Final[Mapping[Kind, Rule]] = {
     Kind.REFUSAL: Rule(Action.PAIR, False, "a refusal instead of text"),
     Kind.NOT_OBJECT: Rule(Action.PAIR, False, "JSON, but not an object of the expected form"),
     Kind.ERROR_INSIDE: Rule(Action.PAIR, False, "a 200 with an error inside that names no known class"),
-    Kind.TIMEOUT: Rule(Action.PERMANENT, True, "judge_request_timeout_s is over"),
+    Kind.TIMEOUT: Rule(Action.PERMANENT, True, "no reply in time"),
     Kind.BAD_REQUEST: Rule(Action.PERMANENT, False, "400, 413 or 422"),
     Kind.CONTEXT_LENGTH: Rule(Action.PERMANENT, False, "the comparison does not fit the model's context"),
     Kind.UNAUTHORIZED: Rule(Action.PERMANENT, True, "401 or 403"),
@@ -207,11 +207,11 @@ def _causes(error: BaseException, depth: int = 8) -> Iterator[BaseException]:
         yield from _causes(below, depth - 1)
 
 
-def timed_out(timeout_s: float, last: Fault | None) -> Fault:
-    """The call's timeout is over; `last` is the fault it was retrying, if any."""
+def timed_out(within: str, last: Fault | None = None) -> Fault:
+    """The call's time is over, `within` says which; `last` is the fault it was retrying, if any."""
     reason = f"; last: {last.error}: {last.detail}" if last else ""
     body, status = (last.body, last.status) if last else ("", None)
-    detail = f"no complete reply within {timeout_s} s{reason}"
+    detail = f"no complete reply {within}{reason}"
     return Fault(Kind.TIMEOUT, "TimeoutError", detail, status, body)
 
 

@@ -17,6 +17,12 @@ from genrm_trio.judging.faults import Action, Fault
 FIRST_REST_S: Final = 0.5
 LONGEST_REST_S: Final = 30.0
 """After its k-th fault in a row an endpoint rests FIRST_REST_S times 2^(k-1), at most this long."""
+SILENCE: Final = 16.0
+SILENCE_S: Final = 60.0
+"""Another endpoint is asked when one took SILENCE times as long as the slowest answer of the panel, and SILENCE_S."""
+SILENCE_AGAIN: Final = 4.0
+SILENCE_AGAIN_S: Final = 5.0
+"""The same for an endpoint that failed last time."""
 
 
 @dataclass(slots=True)
@@ -66,6 +72,7 @@ class Panel:
             raise ValueError("a panel needs an endpoint")
         self._seats = {endpoint: _Seat(endpoint) for endpoint in endpoints}
         self._calls = 0
+        self._slowest_s: float | None = None  # of all answers
         if len({endpoint.label for endpoint in endpoints}) != len(endpoints):
             raise ValueError("an endpoint occurs twice in the panel")
 
@@ -93,6 +100,19 @@ class Panel:
             for endpoint, seat in self._seats.items()
         )
 
+    def patience(self, endpoint: Endpoint, left: float) -> float:
+        """Return how many of the `left` seconds `endpoint` is waited for before another one is asked instead.
+
+        At most half of them, so that the other has as long; all of them when answers are known to take longer.
+        """
+        if self._slowest_s is None:
+            return left / 2
+        if self._slowest_s > left / 2:
+            return left
+        if self._seats[endpoint].faults_in_a_row:
+            return min(left / 2, max(SILENCE_AGAIN_S, SILENCE_AGAIN * self._slowest_s))
+        return min(left / 2, max(SILENCE_S, SILENCE * self._slowest_s))
+
     def ready_in(self, *, besides: Endpoint, dead: Collection[Endpoint] = ()) -> float:
         """Return in how many seconds another endpoint than `besides` ends its rest; infinity without another."""
         now = trio.current_time()
@@ -116,7 +136,7 @@ class Panel:
             seat.in_flight -= 1
             seat.served += 1
 
-    def report(self, endpoint: Endpoint, fault: Fault | None) -> None:
+    def report(self, endpoint: Endpoint, fault: Fault | None, seconds: float) -> None:
         """Take note of how a call to `endpoint` ended: answered (also with nonsense) when there is no fault."""
         seat = self._seats[endpoint]
         now = trio.current_time()
@@ -129,6 +149,7 @@ class Panel:
             rest = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(seat.faults_in_a_row - 1, 16))
             seat.rests_until = now + rest
         else:
+            self._slowest_s = max(self._slowest_s or 0.0, seconds)
             seat.faults_in_a_row = 0
             seat.rests_until = now
 

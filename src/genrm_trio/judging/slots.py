@@ -103,6 +103,8 @@ class Ticket:
         self._waiters: dict[trio.lowlevel.Task, None] = {}  # in order of arrival
         self._on_first = on_first
         self._seen: set[str] = set()
+        self.deadline = trio.CancelScope()
+        """The evaluation's: whoever runs the cohort's comparisons enters it and sets its deadline."""
         self.on_grant: Callable[[trio.lowlevel.Task], None] | None = None
         """Called with the task that was given a slot, in the step in which it was given; must not raise."""
 

@@ -248,23 +248,40 @@ class _Comparison:
         """
         panel, left = self._judge.panel, self._judge.rules.timeout_s
         shun: set[Endpoint] = set()  # failed since the last pause
+        silences = 0  # ends of a share that was not all that was left
         while True:
             async with self._slot.slot():
                 endpoint = self._endpoint = panel.pick(dead=self._dead, shun=shun)
-                began = trio.current_time()
-                said = await self._exchange(endpoint, left)
+                began, share = trio.current_time(), self._share(endpoint, left, silences)
+                said = await self._exchange(endpoint, share)
+                silent = share < left and said.fault is not None and said.fault.kind is Kind.TIMEOUT
                 left -= trio.current_time() - began
             if said.fault is None:
                 return said
-            if said.fault.action is Action.RETRY_FREE:
+            silences += silent
+            if said.fault.action is Action.RETRY_FREE or silent:
                 shun.add(endpoint)
                 if not panel.has_well(dead=self._dead, shun=shun):
                     left -= await self._judge.pause(max(0.0, left))
                     shun.clear()
                 if left <= 0:
-                    return Said(fault=self._noted(faults.timed_out(self._judge.rules.timeout_s, said.fault)))
+                    return Said(fault=self._noted(faults.timed_out(self._within, said.fault)))
             elif not self._another_takes_over(endpoint, said.fault, shun):
                 return said
+
+    def _share(self, endpoint: Endpoint, left: float, silences: int) -> float:
+        """Return how long an endpoint may take of the `left` seconds: all of them, unless a panel has somebody else.
+
+        Twice as long after each silence, so that answers which became slow are waited for in the end.
+        """
+        if len(self._judge.panel) - len(self._dead) == 1:
+            return left
+        usable = min(left, trio.current_effective_deadline() - trio.current_time())
+        return min(left, self._judge.panel.patience(endpoint, usable) * 2.0**silences)
+
+    @property
+    def _within(self) -> str:
+        return f"within {self._judge.rules.timeout_s} s"
 
     def _another_takes_over(self, endpoint: Endpoint, fault: Fault, shun: set[Endpoint]) -> bool:
         """Tell whether a panel has somebody else to ask at once, without using the budget."""
@@ -278,20 +295,34 @@ class _Comparison:
             return True
         return False
 
-    async def _exchange(self, endpoint: Endpoint, left: float) -> Said:
-        """Ask one endpoint once, within `left` seconds; tell the panel and the observer how it went."""
-        said = Said(fault=faults.timed_out(self._judge.rules.timeout_s, None))
+    async def _exchange(self, endpoint: Endpoint, share: float) -> Said:
+        """Ask one endpoint once, for `share` seconds at most; tell the panel and the observer how it went.
+
+        A call that the evaluation deadline cuts was silent for too long, and is told as such. One that is cancelled
+        for another reason says nothing about its endpoint.
+        """
+        said: Said | None = None
         began = trio.current_time()
-        with self._judge.panel.using(endpoint), trio.move_on_after(left):
-            said = await self._converse(endpoint)
-        self._judge.panel.report(endpoint, said.fault)
-        seconds = trio.current_time() - began
-        if said.fault is None:
+        try:
+            with self._judge.panel.using(endpoint), trio.move_on_after(share):
+                said = await self._converse(endpoint)
+            if said is None:
+                said = Said(fault=faults.timed_out(f"within {trio.current_time() - began:g} s"))
+            return said
+        finally:
+            if said is None and trio.current_time() >= self._slot.deadline.deadline:
+                said = Said(fault=faults.timed_out("before the evaluation deadline"))
+            if said is not None:
+                self._tell(endpoint, said.fault, trio.current_time() - began)
+
+    def _tell(self, endpoint: Endpoint, fault: Fault | None, seconds: float) -> None:
+        """Tell the panel and the observer how a call ended."""
+        self._judge.panel.report(endpoint, fault, seconds)
+        if fault is None:
             self._judge.observer.on_call(CallSeen(endpoint.label, "answered", seconds, 200))
         else:
-            self._judge.observer.on_call(CallSeen(endpoint.label, said.fault.kind, seconds, said.fault.status))
-            self._noted(said.fault)
-        return said
+            self._judge.observer.on_call(CallSeen(endpoint.label, fault.kind, seconds, fault.status))
+            self._noted(fault)
 
     async def _converse(self, endpoint: Endpoint) -> Said:
         """Post, and post again without the features that the endpoint refuses by name, which it does once each."""

@@ -93,13 +93,12 @@ def serving_limits(settings: Settings) -> ServingLimits:
 
 def web_policy(settings: Settings) -> WebPolicy:
     """Return the settings of the HTTP surface. Without a secret of its own a process signs with a random one."""
-    return WebPolicy(
-        name=settings.name,
+    return _by_name(
+        WebPolicy,
+        settings,
+        settings.limits,
         session_secret=_clear(settings.session_secret) or secrets.token_urlsafe(),
-        close_follows_header=settings.close_follows_header,
         data_auth_token=_clear(settings.data_auth_token),
-        max_aggregate_numbers=settings.limits.max_aggregate_numbers,
-        max_json_values=settings.limits.max_json_values,
         checkpoints=settings.checkpoint.enabled,
         control_auth_token=_clear(settings.checkpoint.control_auth_token),
     )

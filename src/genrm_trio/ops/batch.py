@@ -210,16 +210,15 @@ class _Worker:
             planned = await policy.plan(count)
         except TooManyComparisons as error:
             raise GroupError(f"answers: {error}") from None
-        deadline = trio.CancelScope()
 
         def begin() -> None:
-            deadline.deadline = trio.current_time() + policy.evaluation_timeout_s
+            ticket.deadline.deadline = trio.current_time() + policy.evaluation_timeout_s
 
         ticket = self.slots.ticket(label=str(group.id), on_first=begin)
         scores: CohortScores | JudgeError = JudgeError(
             f"the evaluation deadline of {policy.evaluation_timeout_s:g} s passed"
         )
-        with deadline:
+        with ticket.deadline:
             scores = await evaluate(self.comparing, planned, dict(enumerate(group.contenders)), ticket)
         if isinstance(scores, JudgeError):
             raise scores

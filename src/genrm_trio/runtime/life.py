@@ -26,9 +26,9 @@ class Life:
 
     _scope: cancelled when the cohort ended elsewhere: superseded, dropped, shut down.
     _collection: the collection deadline, which no later member moves.
-    _deadline: the evaluation deadline; infinite until the first call gets a slot or, when pairs are judged as
-        they arrive, until the last member came.
-    _ticket: its place among cohorts that want judge slots, taken in the step in which it became complete.
+    _ticket: its place among cohorts that want judge slots, taken in the step in which it became complete. Its
+        evaluation deadline is infinite until the first call gets a slot or, when pairs are judged as they
+        arrive, until the last member came.
     """
 
     def __init__(self, server: "Server", cohort: Cohort) -> None:
@@ -38,7 +38,6 @@ class Life:
         self._bell = Bell()
         self._scope = trio.CancelScope()
         self._collection = trio.CancelScope()
-        self._deadline = trio.CancelScope()
         self._early = server.policy.judge_start == "as_pairs_arrive"
         on_first = None if self._early else self._start_deadline
         self._ticket = server.slots.ticket(label=self._key, on_first=on_first, early=True)
@@ -65,7 +64,7 @@ class Life:
         self._bell.ring()
 
     def _start_deadline(self) -> None:
-        self._deadline.deadline = trio.current_time() + self._server.policy.evaluation_timeout_s
+        self._ticket.deadline.deadline = trio.current_time() + self._server.policy.evaluation_timeout_s
 
     async def live(self) -> None:
         """From the first member to the published outcome; ends early when the cohort ended elsewhere."""
@@ -89,7 +88,7 @@ class Life:
     async def _verdict(self) -> list[Rewarded] | JudgeError:
         """Collect the members, then run their comparisons: all of them, or until one fails or the deadline passes."""
         verdict: list[Rewarded] | JudgeError | None = None
-        with self._deadline:
+        with self._ticket.deadline:
             async with trio.open_nursery() as comparisons:
                 self._evaluation = self._server.evaluation(self._key, self._ticket, self._contender, comparisons)
                 try:

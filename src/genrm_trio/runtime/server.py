@@ -218,7 +218,8 @@ class Server:
         """Judge answers that are no cohort, at least two; raises JudgeError and TooManyComparisons."""
         planned = await self.policy.plan(len(contenders))
         ticket = self.slots.ticket(label="compare")
-        with trio.move_on_after(self.policy.evaluation_timeout_s):
+        ticket.deadline.deadline = trio.current_time() + self.policy.evaluation_timeout_s
+        with ticket.deadline:
             scores = await evaluate(self._comparing, planned, dict(enumerate(contenders)), ticket)
             if isinstance(scores, JudgeError):
                 raise scores

@@ -11,9 +11,6 @@ from typing import TypeAlias
 
 from genrm_trio.core.outcome import JSON, CohortFailed, Refused
 
-RETRY_AFTER_S = 1
-"""Seconds in `Retry-After` when a bound is reached and nothing better is known."""
-
 MAX_ECHOED_INPUT = 1000
 """Characters of an offending value that a validation error repeats."""
 
@@ -125,8 +122,11 @@ def control(code: str, text: str, *, status: int | None = None) -> Reply:
     return Reply(status or CONTROL_STATUS[code], to_json({"error": {"code": code, "detail": text}}))
 
 
-def of_refusal(refused: Refused) -> Reply:
-    """The answer to a request that was refused while its cohort stays as it was."""
+def of_refusal(refused: Refused, retry_after_s: int) -> Reply:
+    """The answer to a request that was refused while its cohort stays as it was.
+
+    `retry_after_s` is what `Retry-After` says when a bound was reached.
+    """
     if refused.code in ADMISSION_CODES:
         return control(refused.code, refused.text)
     return detail(
@@ -134,7 +134,7 @@ def of_refusal(refused: Refused) -> Reply:
         refused.code,
         refused.text,
         latest_attempt=refused.latest_attempt,
-        retry_after_s=RETRY_AFTER_S if refused.code == "too_busy" else None,
+        retry_after_s=retry_after_s if refused.code == "too_busy" else None,
     )
 
 

@@ -17,6 +17,7 @@ class WebPolicy:
     data_auth_token: bearer token that POST data routes require; None for none. checkpoints: seeds announce
     `replay`. control_auth_token: bearer token of the control plane. max_aggregate_numbers: rows of one
     `/aggregate_metrics`, and the numbers in them, together. max_json_values: texts, objects and arrays of any body.
+    retry_after_s: in the `Retry-After` header at a bound.
     """
 
     name: str
@@ -27,3 +28,4 @@ class WebPolicy:
     control_auth_token: str | None = None
     max_aggregate_numbers: int = 2_097_152
     max_json_values: int = 4_194_304
+    retry_after_s: int = 1

@@ -81,7 +81,7 @@ class DataRoutes:
             case CohortFailed():
                 return errors.of_cohort_failure(answer)
             case Refused():
-                return errors.of_refusal(answer)
+                return errors.of_refusal(answer, self._policy.retry_after_s)
 
     async def _verification(self, visit: Visit, asked: Identified) -> Verification:
         """What the runtime is asked. Between the last look at the slot's answer and the return nothing else runs."""
@@ -136,7 +136,8 @@ class DataRoutes:
             case "shutting_down":
                 return errors.detail(503, "shutting_down", "the server is shutting down")
             case "too_busy":
-                return errors.detail(503, "too_busy", "too many sessions are open", retry_after_s=errors.RETRY_AFTER_S)
+                after = self._policy.retry_after_s
+                return errors.detail(503, "too_busy", "too many sessions are open", retry_after_s=after)
             case "bound" | "unbound" | "closed":
                 reply: dict[str, JSON] = {}
                 if seed.session_id is not None:
