@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spec.tools.tlc import SPEC
 
-FAST = ("S", "L3", "L2", "G", "X", "E", "H", "D", "R", "P", "Q", "U", "F", "A", "L", "C")
+FAST = ("S", "L3", "L2", "G", "X", "E", "H", "D", "R", "P", "Q", "U", "A", "F", "T", "V", "W", "L", "C")
 """What `make spec` checks, the longest first."""
 LIVE = ("L", "L2", "L3")
 """Those that check liveness, and nothing else."""
@@ -14,7 +14,7 @@ DEEP = ("Y", "P2")
 """What only `make spec-deep` checks."""
 REDUCED = ("X", "D", "Q", "U", "F", "L", "C")
 """What the reduced run checks."""
-REPLAYED = ("Q", "P", "R", "F", "U", "X", "D", "C")
+REPLAYED = ("Q", "P", "R", "F", "U", "X", "D", "A", "T", "V", "W", "C")
 """The graphs whose every edge is replayed on the code."""
 REPLAYED_REDUCED = ("Q", "F", "U", "C")
 REPLAYED_DEEP = (*REPLAYED, "E", "S")
