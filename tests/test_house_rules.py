@@ -124,6 +124,17 @@ def called(node: ast.AST) -> str:
     return ast.unparse(target) if isinstance(target, ast.Attribute | ast.Name) else ""
 
 
+def test_no_work_waits_for_the_threads_in_which_names_are_looked_up() -> None:
+    broken = [
+        place(path, node)
+        for path, node in nodes("src")
+        if isinstance(node, ast.Call)
+        and called(node) == "trio.to_thread.run_sync"
+        and "limiter" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert not broken, "give it a limiter: hanging look-ups of a judge's name hold all of Trio's own threads"
+
+
 def test_tests_wait_on_conditions_and_are_never_left_out() -> None:
     forbidden = {"time.sleep", "pytest.skip", "pytest.xfail", "pytest.importorskip"}
     forbidden |= {f"pytest.mark.{mark}" for mark in ("skip", "skipif", "xfail")}

@@ -34,6 +34,7 @@ COSTLY: dict[str, tuple[bytes, bytes]] = {
     "header fields": (HEAD, b"a:\r\n" * 1000),
     "a long header field": (HEAD + b"a:", b"b" * 10_000),
     "interim replies": (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+    "interim replies of another version": (b"HTTP/1.2 100 C\r\n\r\n", b"HTTP/2.0 100 C\r\n\r\n" * 100),
     "interim replies first": (b"HTTP/1.0 199 x\n\n" * 20 + CHUNKED, b"1\r\n \r\n" * 1000),
     "blank lines": (b"", b"\r\n" * 1000),
     "no line at all": (b"H", b"T" * 10_000),
@@ -101,6 +102,11 @@ async def test_a_plain_body_is_read_in_large_parts_whatever_is_in_it(head: bytes
     assert max(sizes) > FRAMED_BYTES
 
 
+def fed(framing: Framing, data: bytes) -> Framing:
+    framing.feed(data)
+    return framing
+
+
 def fed_in_parts(framing: Framing, data: bytes, sizes: st.DataObject) -> None:
     at = 0
     while at < len(data):
@@ -124,6 +130,41 @@ def test_what_the_parser_reads_is_never_refused(
     framing = Framing()
     fed_in_parts(framing, heads + CHUNKED + chunks + b"0\r\n" + trailers + b"\r\n", sizes)
     assert framing.most == FRAMED_BYTES
+    assert [framing.ended, fed(framing, b"\n").ended] == [True, False]
+
+
+KNOWN_ENDS = {
+    "a length": HEAD + b"A: b\r\nContent-Length: 3\r\n\r\nabc",
+    "the same length twice": HEAD + b"content-length:3 \r\ncontent-length: 3\r\n\r\nabc",
+    "no body": HEAD + b"Content-Length: 0\r\n\r\n",
+    "a status without a body": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "behind an interim reply": b"HTTP/1.1 103 Hints\r\n\r\n" + HEAD + b"Content-Length: 3\r\n\r\nabc",
+    "chunks": CHUNKED + b"3\r\nabc\r\n0\r\n\r\n",
+    "chunks and trailers": CHUNKED + b"3\r\nabc\r\n0\r\na: b\r\nc: d\r\n\r\n",
+}
+UNKNOWN_ENDS = {
+    "no length": HEAD + b"\r\nabc",
+    "two lengths": HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+    "a list of lengths": HEAD + b"Content-Length: 3, 3\r\n\r\nabc",
+    "a folded length": HEAD + b"Content-Length: 3\r\n 4\r\n\r\nabc",
+    "a length of another field": HEAD + b"X-Content-Length: 3\r\n\r\nabc",
+}
+
+
+@pytest.mark.parametrize("reply", KNOWN_ENDS.values(), ids=KNOWN_ENDS)
+@given(sizes=st.data())
+def test_the_end_of_a_reply_is_seen_only_there(reply: bytes, sizes: st.DataObject) -> None:
+    framing = Framing()
+    fed_in_parts(framing, reply[:-1], sizes)
+    assert [framing.ended, fed(framing, reply[-1:]).ended, fed(framing, b"H").ended] == [False, True, False]
+
+
+@pytest.mark.parametrize("reply", [*UNKNOWN_ENDS.values(), *(reply + b"HTTP" for reply in KNOWN_ENDS.values())])
+@given(sizes=st.data())
+def test_an_end_that_is_not_known_or_not_the_last_is_none(reply: bytes, sizes: st.DataObject) -> None:
+    framing = Framing()
+    fed_in_parts(framing, reply, sizes)
+    assert not framing.ended
 
 
 @given(parts=st.lists(st.binary(min_size=1, max_size=50), max_size=5), size=st.integers(1, 3000), sizes=st.data())

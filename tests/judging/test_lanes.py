@@ -5,6 +5,7 @@ Real sockets on loopback. What a lost connection means for a comparison is in `t
 
 import os
 import ssl
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -123,6 +124,41 @@ async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
         await asker.compare(ASK, ticket())
         await asker.aclose()
     assert kept.faults == []
+
+
+def told(status: bytes, body: bytes, chunked: bool) -> bytes:
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    return b"HTTP/1.1 %b\r\n%b\r\n\r\n%b" % (status, framing, sent)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("status", [b"200 OK", b"503 Busy"])
+async def test_what_comes_behind_a_reply_is_never_taken_for_the_next_one(status: bytes, chunked: bool) -> None:
+    """A proxy that gave up too early passes the late reply on: behind its own at once, or when the next call is out."""
+    accepted = 0
+
+    async def speak(stream: trio.SocketStream) -> None:
+        nonlocal accepted
+        accepted += 1
+        mine = b"%d" % accepted
+        first = told(status, mine, chunked)
+        await stream.receive_some()
+        await stream.send_all(first + told(b"200 OK", b"of another call", chunked) if status == b"200 OK" else first)
+        try:
+            await stream.receive_some()
+            await stream.send_all(told(b"200 OK", b"of another call", chunked))
+        except trio.BrokenResourceError:
+            return
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, speak, 0, host="127.0.0.1"))
+        url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        endpoint = Endpoint(Address(url))
+        replies = [(await endpoint.post("/", b"{}", limit=1000)).body for _ in range(3)]
+        await endpoint.aclose()
+        nursery.cancel_scope.cancel()
+    assert replies == [b"1", b"2", b"3"]
 
 
 async def test_connections_idle_for_too_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,11 @@ Real time, so times are short; nothing leaves loopback.
 """
 
 import errno
+import gzip
+import json
 import os
 import socket
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -241,14 +244,46 @@ async def test_a_reply_beyond_the_bound() -> None:
 
 
 async def test_a_compressed_bomb_is_bounded_too() -> None:
-    import gzip
-
     bomb = gzip.compress(b" " * 50_000_000)
     reply = Reply(body=bomb, headers={"Content-Encoding": "gzip"})
     async with FakeJudge(lambda _call: reply).running() as judge:
         assert "max_reply_bytes" in await fails(judge, max_reply_bytes=1_000_000)
     async with FakeJudge(lambda _call: Reply(body=b"no gzip", headers={"Content-Encoding": "gzip"})).running() as judge:
         assert "DecodingError" in await fails(judge)
+
+
+async def test_one_compression_is_undone_although_nobody_asked_for_it() -> None:
+    body = gzip.compress(json.dumps(answer(GOOD)).encode())
+    for coding in ("gzip", "GZIP", "x-gzip"):
+        reply = Reply(body=body, headers={"Content-Encoding": coding})
+        async with FakeJudge(lambda _call, reply=reply: reply).running() as judge:  # type: ignore[misc]
+            assert (await compare(judge)).overall is not None
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("gzip, gzip", zlib.compress(zlib.compress(b"\x00\x00\x00\xff\xff" * 1000))),
+        ("gzip", gzip.compress(b"{" * 100)[:-9]),
+        ("br", b"\x00"),
+        ("deflate", b""),
+    ],
+)
+async def test_any_other_coding_is_a_judge_failure(coding: str, body: bytes) -> None:
+    kept = Kept()
+    reply = Reply(body=body, headers={"Content-Encoding": coding})
+    async with FakeJudge(lambda _call: reply).running() as judge:
+        assert "DecodingError" in await fails(judge, kept)
+        assert len(judge.calls) == 1
+    assert kept.kinds == ["not_json"]
+
+
+async def test_of_a_compressed_error_its_words_are_read() -> None:
+    said = gzip.compress(b'{"detail": "the model is not here"}' + b" " * 5_000_000)
+    for body, words in ((said, "the model is not here"), (b"no gzip", "status=404")):
+        reply = Reply(404, body=body, headers={"Content-Encoding": "gzip"})
+        async with FakeJudge(lambda _call, reply=reply: reply).running() as judge:  # type: ignore[misc]
+            assert words in await fails(judge)
 
 
 async def test_a_huge_error_body_is_read_in_part() -> None:

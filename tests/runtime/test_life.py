@@ -361,6 +361,23 @@ async def test_slots_go_to_cohorts_in_the_order_in_which_they_became_complete(au
         assert second[0].reward == 1.0
 
 
+class Unspeakable(Exception):
+    """An error that raises when it is told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def test_a_defect_without_words_fails_its_cohort_like_any_other(autojump_clock: trio.abc.Clock) -> None:
+    async with scene(judge=ScriptedJudge(lambda _ask: Unspeakable())) as s:
+        rollouts = [s.verify(i) for i in range(2)]
+        await s.ended(*rollouts)
+        assert "Unspeakable: an error that raised RuntimeError when it was told" in rollouts[0].failure
+        again = [s.verify(i, group="h") for i in range(2)]
+        await s.ended(*again)
+        assert "Unspeakable" in again[0].failure, "the server runs on"
+
+
 async def test_shutting_down_answers_every_waiter_and_refuses_the_next(autojump_clock: trio.abc.Clock) -> None:
     async with scene(judge=ScriptedJudge(is_open=False)) as s:
         judged = [s.verify(i, group="judged") for i in range(2)]

@@ -161,8 +161,11 @@ AnyCall = TypeVar("AnyCall", bound=Call)
 
 
 async def read_call(model: type[AnyCall], body: bytes) -> AnyCall:
-    """Read a call's body, off the event loop when it is long. Raises pydantic's ValidationError."""
+    """Read a call's body, off the event loop when it is long. Raises pydantic's ValidationError.
+
+    Its thread is none of Trio's shared ones: look-ups of a judge's name that hang may hold all of those.
+    """
     if len(body) <= INLINE_BYTES:
         return model.model_validate_json(body)
     with collector_paused():
-        return await trio.to_thread.run_sync(model.model_validate_json, body)
+        return await trio.to_thread.run_sync(model.model_validate_json, body, limiter=trio.CapacityLimiter(1))

@@ -5,9 +5,11 @@ No retry and no choice here: `transport` loops, `panel` chooses.
 
 import json
 import re
+import zlib
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -16,7 +18,8 @@ import httpx2
 from genrm_trio.judging.address import checked_base
 from genrm_trio.judging.faults import NoReply, ReplyCut, ReplyTooLarge
 from genrm_trio.judging.lanes import Lanes
-from genrm_trio.judging.text import scrub
+from genrm_trio.judging.offload import off_loop
+from genrm_trio.judging.text import scrub, shown
 
 ERROR_BODY_BYTES: Final = 65536
 """How much is read of a reply that is an error."""
@@ -130,23 +133,49 @@ def _forms(secret: str | None) -> tuple[str, ...]:
 
 async def _read(response: httpx2.Response, limit: int) -> bytes:
     parts = bytearray()
-    async with aclosing(response.aiter_bytes()) as chunks:
+    async with aclosing(response.aiter_raw()) as chunks:
         async for chunk in chunks:
             parts += chunk
             if len(parts) > limit:
                 raise ReplyTooLarge(f"the reply is larger than max_reply_bytes = {limit}")
-    return bytes(parts)
+    coding, sent = _coding(response), bytes(parts)
+    return sent if coding is None else await off_loop(len(sent), partial(_decompressed, coding, sent, limit))
+
+
+def _coding(response: httpx2.Response) -> str | None:
+    """Return how the body is compressed, which it was asked not to be."""
+    coding = response.headers.get("content-encoding", "").strip().lower()
+    return None if coding in {"", "identity"} else coding
+
+
+def _decompressed(coding: str, sent: bytes, limit: int) -> bytes:
+    """Undo one compression, to at most `limit` bytes. Raises ReplyTooLarge, and DecodingError for any other coding."""
+    if coding not in {"gzip", "x-gzip", "deflate"}:
+        raise httpx2.DecodingError(f"content-encoding {shown(coding)}, expected none")
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        body = inflate.decompress(sent, limit + 1)
+    except zlib.error as error:
+        raise httpx2.DecodingError(str(error)) from None
+    if len(body) > limit:
+        raise ReplyTooLarge(f"the reply is larger than max_reply_bytes = {limit}")
+    if not inflate.eof:
+        raise httpx2.DecodingError("the compressed body has no end")
+    return body
 
 
 async def _read_error(response: httpx2.Response) -> bytes:
     """Read the start of an error's body: its status tells the class, even when the connection is lost now."""
     parts = bytearray()
-    try:
-        async with aclosing(response.aiter_bytes()) as chunks:
+    with suppress(ReplyCut, NoReply):
+        async with aclosing(response.aiter_raw()) as chunks:
             async for chunk in chunks:
                 parts += chunk
                 if len(parts) >= ERROR_BODY_BYTES:
                     break
-    except (ReplyCut, NoReply, httpx2.DecodingError):
-        return bytes(parts)
-    return bytes(parts[:ERROR_BODY_BYTES])
+    sent = bytes(parts[:ERROR_BODY_BYTES])
+    if _coding(response) is None:
+        return sent
+    with suppress(zlib.error):
+        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(sent, ERROR_BODY_BYTES)
+    return b""

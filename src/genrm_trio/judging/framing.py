@@ -2,6 +2,8 @@
 
 The parser takes time for each chunk and field, and for a bad chunk line the square of its length. So it gets a reply in
 small parts while such things may come, and lines and sums are bounded here. It finds out by itself what is malformed.
+
+Where a reply ends is known here, too: what comes behind it would be taken for the reply to the next request.
 """
 
 import re
@@ -23,7 +25,9 @@ FRAMING_BYTES: Final = 1024 * 1024
 """Chunk lines may take as much as their data and this much more."""
 
 _HEAD_END = re.compile(rb"\n\r?\n")
-_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)")
+_INTERIM = re.compile(rb"HTTP/[0-9]\.[0-9] 1(?!01)")
+_BODILESS = re.compile(rb"HTTP/[0-9]\.[0-9] (?:204|304)")
+_LENGTH = re.compile(rb"\ncontent-length:[ \t]*([0-9]{1,20})[ \t]*(?=\r?\n(?![ \t]))", re.IGNORECASE)
 _CODED = re.compile(rb"\ntransfer-encoding[ \t]*:", re.IGNORECASE)
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,20}")
 
@@ -33,15 +37,19 @@ class TooMuchFraming(httpcore2.RemoteProtocolError):
 
 
 class Framing:
-    """Follows one reply. `feed` raises TooMuchFraming; `most` is how much may be read next."""
+    """Follows one reply. `feed` raises TooMuchFraming; `most` is how much may be read next.
+
+    `ended`: it is known that the reply is over, and nothing came behind it.
+    """
 
     def __init__(self) -> None:
         self.most = FRAMED_BYTES
+        self.ended = False
         self._feed = self._heads
         self._head = bytearray()  # the head that is coming
         self._head_bytes = self._head_lines = 0  # of those before it; then of the trailers
         self._line = bytearray()  # the chunk line that is coming
-        self._left = 0  # of a chunk, with the line end behind it
+        self._left = 0  # of a chunk, with the line end behind it; or of a body of a known length
         self._chunk_bytes = self._line_bytes = 0  # of chunks, and of their lines
 
     def feed(self, data: bytes) -> None:
@@ -64,12 +72,26 @@ class Framing:
         if _CODED.search(head):
             self._feed = self._chunks
             self._chunks(rest)
+            return
+        self.most = PLAIN_BYTES
+        lengths = set(_LENGTH.findall(head))
+        if _BODILESS.match(head):
+            self._left = 0
+        elif len(lengths) == 1:
+            self._left = int(lengths.pop())
         else:
-            self.most = PLAIN_BYTES
-            self._feed = self._plain
+            self._feed = self._endless
+            return
+        self._feed = self._plain
+        self._plain(rest)
 
     def _plain(self, data: bytes) -> None:
-        """Nothing but the body comes."""
+        """A part of a body of a known length."""
+        self._left -= len(data)
+        self.ended = self._left == 0
+
+    def _endless(self, data: bytes) -> None:
+        """Only the end of the connection ends the body."""
 
     def _chunks(self, data: bytes) -> None:
         at = 0
@@ -88,8 +110,9 @@ class Framing:
                 return
             at += end + 2 - before
             if not self._begin_chunk(end + 4):
-                self._feed = self._count
-                self._count(data[at:])
+                self._feed = self._trailers
+                self._head += b"\r\n"  # without trailers the next line ends the reply
+                self._trailers(data[at:])
                 return
 
     def _begin_chunk(self, framing: int) -> bool:
@@ -103,6 +126,12 @@ class Framing:
         if self._line_bytes > FRAMING_BYTES + self._chunk_bytes:
             raise TooMuchFraming(f"the reply's chunk lines take {FRAMING_BYTES} bytes more than its data")
         return count > 0
+
+    def _trailers(self, data: bytes) -> None:
+        self._count(data)
+        self._head += data
+        end = _HEAD_END.search(self._head)
+        self.ended = end is not None and end.end() == len(self._head)
 
     def _count(self, data: bytes | bytearray) -> None:
         self._head_bytes += len(data)

@@ -81,7 +81,7 @@ class Lanes(httpx2.AsyncBaseTransport):
         try:
             response = await lane.send(request, url)
         except BaseException:
-            await self._give_back(lane)
+            await self._give_back(lane, keep=False)
             raise
         return httpx2.Response(
             status_code=response.status, headers=response.headers, stream=_Body(self, lane, response)
@@ -104,10 +104,10 @@ class Lanes(httpx2.AsyncBaseTransport):
             self._ssl_context = httpx2.create_ssl_context()
         return _Lane(origin, self._ssl_context, self._connect)
 
-    async def _give_back(self, lane: "_Lane") -> None:
+    async def _give_back(self, lane: "_Lane", *, keep: bool) -> None:
         """Keep a connection whose exchange is over, close any other, and one that has been idle for too long."""
         self._open -= 1
-        if lane.reusable and not self._closed:
+        if lane.reusable and keep and not self._closed:
             self._idle.append(lane)
         else:
             await lane.aclose()
@@ -129,7 +129,8 @@ class _Lane:
 
     @property
     def reusable(self) -> bool:
-        return self._connection.is_idle() and not self._connection.is_closed()
+        """Whether the reply is over and nothing came behind it, which the next call would be given as its own."""
+        return self._traffic.framing.ended and self._connection.is_idle() and not self._connection.is_closed()
 
     @property
     def expired(self) -> bool:
@@ -203,7 +204,8 @@ class _Body(httpx2.AsyncByteStream):
         if lane is not None:
             with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
                 await self._response.aclose()
-            await self._lanes._give_back(lane)
+            # Behind an error a late reply may still come, from a proxy that gave up waiting for it.
+            await self._lanes._give_back(lane, keep=self._response.status < 300)
 
 
 class _Traffic:

@@ -51,6 +51,7 @@ class Recorder:
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._writing = trio.Lock()
+        self._thread = trio.CapacityLimiter(1)  # none of those that look-ups of names may hold
         self.lost = 0
         try:
             self._file: IO[bytes] = _open_at_a_line(path)
@@ -83,7 +84,7 @@ class Recorder:
         if self._file.closed:
             return
         error = await self._flush()
-        await trio.to_thread.run_sync(self._file.close)
+        await trio.to_thread.run_sync(self._file.close, limiter=self._thread)
         if error is not None:
             raise error
 
@@ -96,7 +97,7 @@ class Recorder:
                 lines += 1
                 if len(block) >= BLOCK_BYTES:
                     break
-            error = await trio.to_thread.run_sync(self._write, block)
+            error = await trio.to_thread.run_sync(self._write, block, limiter=self._thread)
             if error is not None:
                 return error
             for _ in range(lines):

@@ -127,12 +127,19 @@ class Life:
 
     def _crashed(self, error: Exception) -> None:
         self._server.observer.cohort_crashed(self._key, error)
-        described = f"{type(error).__name__}: {str(error)[:ERROR_TEXT_LIMIT]}"
+        described = f"{type(error).__name__}: {_words(error)[:ERROR_TEXT_LIMIT]}"
         self._fail(f"evaluation of cohort {self._key!r} failed: {described}")
 
     def _fail(self, text: str) -> None:
         if self._lives:
             self._server.registry.fail(self._server.now(), self._key, "evaluation_failed", text)
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as other:  # noqa: BLE001 - an error that cannot be told fails its cohort like any other
+        return f"an error that raised {type(other).__name__} when it was told"
 
 
 def _first_leaf(group: BaseExceptionGroup[Exception]) -> Exception:
