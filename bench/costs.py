@@ -21,7 +21,6 @@ from tests.runtime.test_control_load import INSTANCE, MEMBERS, SIZE, content
 from tests.soak.endings import verify_body
 from tests.soak.wire import Client, judge
 from tests.support.gym import Controller
-from tests.support.health_probe import processor_s
 from tests.support.judges import ScriptedJudge
 from tests.support.judging_kit import ASK, GOOD, Scripted, judge_of, says
 from tests.support.scene import policy
@@ -37,6 +36,12 @@ COHORTS: Final = 12
 CALLS: Final = 300
 KEPT: Final = 8192
 WITHIN_S: Final = 300.0
+
+
+def processor_s(pid: str) -> float:
+    """Processor time that all threads of a process had, in seconds."""
+    tasks = Path(f"/proc/{pid}/task")
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 
 
 def row(table: Table, name: str, costs: list[float], base: float) -> None:

@@ -1,8 +1,7 @@
 """`python -m bench.health`: how long `/health` takes while the real server process does the worst it ever has to do.
 
-Latencies are those of the probe in `tests/support`: the lesser of the time that passed and of the processor time that
-the server had meanwhile, so that others on the machine do not count. One run measures everything, an idle server
-first.
+Latencies are those of the probe in `tests/support`: the time that passed without that in which the server had no
+processor, so that others on the machine do not count. One run measures everything, an idle server first.
 """
 
 import statistics
@@ -14,18 +13,15 @@ from typing import Any, Final
 import trio
 from rich.console import Console
 from rich.table import Table
-from tests.runtime.test_control_load import INSTANCE, MEMBERS, SIZE, content
+from tests.runtime.test_control_load import SIZE
+from tests.soak.test_many_members import export, restore, save_all
 from tests.support.fake_judge import Call, FakeJudge, Reply
-from tests.support.gym import Controller
-from tests.support.server_process import CONTROL_TOKEN, ServerProcess
+from tests.support.server_process import ServerProcess
 from tests.web.test_process import HEALTHY_S, Held, large_bodies, member, probed, process
-
-from genrm_trio.checkpoints.store import FileStore
 
 Load = Callable[[ServerProcess, Path], Awaitable[None]]
 IDLE_S: Final = 3.0
 BRACES: Final = "{" * 1_000_000
-WITHIN_S: Final = 300.0
 
 
 async def idle(_server: ServerProcess, _folder: Path) -> None:
@@ -48,19 +44,6 @@ async def braces(server: ServerProcess, _folder: Path) -> None:
     await verify_all(server, [member(index) for index in range(SIZE)])
 
 
-async def restore(server: ServerProcess, folder: Path) -> None:
-    controller = Controller(server.peer, CONTROL_TOKEN, deadline_s=WITHIN_S)
-    await controller.restore("re", folder / "saved", [f"{n // SIZE}-{n % SIZE}" for n in range(MEMBERS)])
-    await controller.resume("re")
-
-
-async def export(server: ServerProcess, folder: Path) -> None:
-    controller = Controller(server.peer, CONTROL_TOKEN, deadline_s=WITHIN_S)
-    await controller.prepare("ck")
-    await controller.commit("ck", folder / "again")
-    await controller.resume("ck")
-
-
 def says_braces(_call: Call) -> Reply:
     return Reply(text=BRACES)
 
@@ -78,7 +61,7 @@ RUNS: Final[list[tuple[FakeJudge | None, dict[str, Load]]]] = [
 async def measure(folder: Path, table: Table) -> bool:
     """Run every load against its server; tells whether `/health` always answered in time."""
     healthy = True
-    await FileStore(INSTANCE).write(str(folder / "saved"), checkpoint_id="ck", records=content())
+    await save_all(folder)
     for number, (judge, loads) in enumerate(RUNS):
         place = folder / str(number)
         await trio.Path(place).mkdir()

@@ -1,8 +1,8 @@
 """Asks `/health` of the server at a port again and again until its input ends, then prints the latencies in seconds.
 
-A process of its own, so that what a test does meanwhile does not count as the server's slowness. Counted is the lesser
-of the time that passed and of the processor time that the server had meanwhile, so that others on a busy machine do
-not count either.
+A process of its own, so that what a test does meanwhile does not count as the server's slowness. Counted is the time
+that passed without that in which a thread of the server, or this process, could have run and had no processor: so
+others on a busy machine do not count, but whatever the server waits for does.
 """
 
 import json
@@ -10,13 +10,18 @@ import select
 import socket
 import sys
 import time
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 
-def processor_s(pid: str) -> float:
-    """Processor time that all threads of a process had, in seconds."""
-    tasks = Path(f"/proc/{pid}/task")
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+def queued_s(*pids: str) -> dict[Path, float]:
+    """For each thread of these processes how long it has waited for a processor since it began, in seconds."""
+    waited = {}
+    for task in chain.from_iterable(Path(f"/proc/{pid}/task").iterdir() for pid in pids):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            waited[task] = int((task / "schedstat").read_text().split()[1]) / 1e9
+    return waited
 
 
 def main() -> None:
@@ -28,13 +33,14 @@ def main() -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         while not select.select([sys.stdin], [], [], 0.005)[0]:
-            own, began = processor_s(pid), time.perf_counter()
+            before, began = queued_s(pid, "self"), time.perf_counter()
             connection.sendall(ask)
             received = b""
             while not received.endswith(b'{"status":"ok"}'):
                 received += connection.recv(65536)
             wall = time.perf_counter() - began
-            latencies.append(min(wall, processor_s(pid) - own))
+            queued = sum(waited - before.get(task, 0.0) for task, waited in queued_s(pid, "self").items())
+            latencies.append(max(0.0, wall - queued))
     sys.stdout.write(json.dumps(latencies))
 
 
