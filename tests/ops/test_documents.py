@@ -10,11 +10,14 @@ from typing import get_args
 import pytest
 import yaml
 from pydantic import BaseModel
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from genrm_trio.judging.judge import Unobserved
 from genrm_trio.ops import assembly
 from genrm_trio.ops.agreement import agreement, mean_agreement
 from genrm_trio.ops.batch import Batch, Files
+from genrm_trio.ops.cli import app
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.demo import CALLS, PLAYED
 from genrm_trio.ops.metrics import Metrics, Reading
@@ -68,6 +71,17 @@ def test_the_configuration_to_start_from_starts(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("GENRM_TRIO_SESSION_SECRET", "s")
     monkeypatch.setenv("GENRM_TRIO_CHECKPOINT__CONTROL_AUTH_TOKEN", "t")
     assert load(ROOT / "deploy" / "config.yaml").settings.num_rollouts_per_prompt == 16
+
+
+def test_the_unit_starts_the_server_with_and_without_its_further_arguments() -> None:
+    (line,) = re.findall(r"^ExecStart=\S+/genrm-trio (.*)$", (ROOT / "deploy" / "genrm-trio.service").read_text(), re.M)
+    (offered,) = re.findall(r"^#SERVE_ARGS=(.*)$", (ROOT / "deploy" / "serve.env").read_text(), re.M)
+    for further, waits in ("", False), (offered, True):
+        command, *arguments = line.replace("$SERVE_ARGS", further).split()
+        assert command == "serve"
+        serve = get_command(app)
+        assert isinstance(serve, TyperGroup)
+        assert serve.commands["serve"].make_context("serve", arguments).params["await_restore"] is waits
 
 
 def test_the_documents_configurations_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
