@@ -1,6 +1,7 @@
 """What the documents promise about settings and commands is what the code does."""
 
 import json
+import os
 import re
 import textwrap
 from collections import Counter
@@ -20,12 +21,19 @@ from genrm_trio.ops.batch import Batch, Files
 from genrm_trio.ops.cli import app
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.demo import CALLS, PLAYED
+from genrm_trio.ops.gym import gym_entry
 from genrm_trio.ops.metrics import Metrics, Reading
 from genrm_trio.ops.rows import read_rows
 from genrm_trio.ops.settings import Settings
 from genrm_trio.ops.sources import example_rows, load
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks(path: Path, kind: str) -> list[str]:
+    """Return the blocks of code of this kind in a document."""
+    found = re.findall(rf"^ *```{kind}\n(.*?)^ *```", path.read_text(), re.M | re.S)
+    return [textwrap.dedent(block) for block in found]
 
 
 def documented() -> dict[str, str]:
@@ -89,11 +97,34 @@ def test_the_documents_configurations_are_valid(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("GENRM_TRIO_CHECKPOINT__CONTROL_AUTH_TOKEN", "t")
     found = 0
     for path in (ROOT / "README.md", ROOT / "docs" / "configuration.md"):
-        for block in re.findall(r"^ *```yaml\n(.*?)^ *```", path.read_text(), re.M | re.S):
-            (tmp_path / "c.yaml").write_text(textwrap.dedent(block))
+        for block in blocks(path, "yaml"):
+            if "resources_servers" in block:
+                continue
+            (tmp_path / "c.yaml").write_text(block)
             load(tmp_path / "c.yaml")
             found += 1
     assert found >= 2
+
+
+def test_what_gym_reads_of_the_documents_reaches_the_server_and_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ROOT / "docs" / "configuration.md"
+    elsewhere, started = (text for text in blocks(path, "yaml") if "resources_servers" in text)
+    entries = yaml.safe_load(elsewhere)
+    named = entries["my_agent"]["responses_api_agents"]["simple_agent"]["resources_server"]
+    assert gym_entry(entries, named["name"]) == {"name": "my_genrm", "host": "rewards.internal", "port": 8700}
+    document = yaml.safe_load(started)
+    document["my_genrm"]["resources_servers"]["genrm_trio"] |= {"host": "127.0.0.1", "port": 9001}  # as Gym does
+    document["my_judge"] = {"responses_api_models": {"vllm_model": {"host": "127.0.0.2", "port": 9002}}}
+    monkeypatch.setenv("NEMO_GYM_CONFIG_DICT", yaml.safe_dump(document))
+    monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "my_genrm")
+    settings = load(None).settings
+    assert (settings.name, settings.port, settings.num_rollouts_per_prompt) == ("my_genrm", 9001, 16)
+    assert settings.judge.base_url == "http://127.0.0.2:9002"
+    became: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(os, "execv", lambda path, words: became.append((path, words)))
+    (script,) = blocks(path, "python")
+    exec(script)
+    assert became == [("/opt/genrm-trio/.venv/bin/genrm-trio", ["genrm-trio", "serve"])]
 
 
 async def test_the_figures_in_the_readme_are_those_of_the_demo(tmp_path: Path) -> None:
