@@ -6,11 +6,12 @@ import re
 import textwrap
 from collections import Counter
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import yaml
 from pydantic import BaseModel
+from tests.web.app_harness import site
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -95,6 +96,8 @@ def test_the_unit_starts_the_server_with_and_without_its_further_arguments() -> 
 def test_the_documents_configurations_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GENRM_TRIO_SESSION_SECRET", "s")
     monkeypatch.setenv("GENRM_TRIO_CHECKPOINT__CONTROL_AUTH_TOKEN", "t")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rec3.jsonl").touch()  # the recording that one of them names
     found = 0
     for path in (ROOT / "README.md", ROOT / "docs" / "configuration.md"):
         for block in blocks(path, "yaml"):
@@ -143,6 +146,27 @@ async def test_the_figures_in_the_readme_are_those_of_the_demo(tmp_path: Path) -
         lines.append(f"| `{aggregator}` | `{strategy}` | {CALLS[strategy]} | {figures} |")
     readme = (ROOT / "README.md").read_text()
     assert [line for line in lines if line not in readme] == []
+
+
+async def test_the_request_in_the_readme_gets_the_reply_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = ROOT / "README.md"
+    _, configuration = blocks(readme, "yaml")
+    recording, reply = blocks(readme, "json")
+    (script,) = (text for text in blocks(readme, "sh") if "curl" in text)
+    (body,) = re.findall(r"-d '(.*)' &", script, re.S)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "three.yaml").write_text(configuration)
+    (tmp_path / "rec3.jsonl").write_text(recording)
+    settings = load(tmp_path / "three.yaml").settings
+    judge: Any = assembly.make_judge(settings, Unobserved())  # a judge like the harness's own
+    async with site(assembly.policy(settings), judge) as s:
+        requests = [s.begin("POST", "/verify", body.replace("'$i'", str(i)).encode()) for i in range(3)]
+        answers = [(await s.answered(request)).json for request in requests]
+    told = {name: value for name, value in json.loads(reply).items() if value != "…"}
+    assert {name: answers[0][name] for name in told} == told
+    assert [answer["reward"] for answer in answers] == [told["reward"], 1.0, pytest.approx(25 / 9)]
 
 
 def test_every_metric_is_in_the_operating_guide() -> None:
