@@ -184,12 +184,14 @@ class _Worker:
 
     async def _one(self, number: int, line: bytes, digest: str) -> None:
         """Judge the group of one line and write what came of it."""
-        group_id: JSON = None
+        group_id = str(number)
         try:
             group = read_group(line, number)
             group_id = group.id
             scores = await self._judge(group)
         except (GroupError, JudgeError, NonFiniteReward) as error:
+            if isinstance(error, GroupError) and error.id is not None:
+                group_id = error.id
             text = str(error)[:ERROR_CHARS]
             self.batch.complain(f"line {number}: {text}")
             _write(self.failed, {"id": group_id, "line": number, "error": text, "input_sha256": digest})
