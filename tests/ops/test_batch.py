@@ -101,6 +101,24 @@ async def test_failed_groups_go_to_a_file_of_their_own_and_are_tried_again(
     assert not (tmp_path / "out.failed.jsonl").exists()
 
 
+async def test_the_first_id_that_repeats_is_remarked_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+    nameless = {"prompt": "p", "answers": ["1", "22"]}
+    write_groups(tmp_path, group("a", "1"), group("2", "1"), {**nameless, "question_id": 4}, nameless, group("a", "2"))
+    remarks: list[str] = []
+    batch = make_batch(tmp_path, LengthJudge())
+    batch.remark = remarks.append
+    assert (await batch.run()).judged == 5
+    assert len(remarks) == 1
+    assert "join by line" in remarks[0]
+    write_groups(tmp_path, group("2", "1", "333"))
+    batch = make_batch(tmp_path, LengthJudge())
+    batch.remark = remarks.append
+    (row,) = (row for row in read(tmp_path / "out.jsonl") if row["id"] == "2")
+    (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
+    await batch.run()
+    assert len(remarks) == 2, "what stands in the output counts"
+
+
 async def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, autojump_clock: MockClock) -> None:
     write_groups(tmp_path, *(group(str(n), "1", "22") for n in range(6)))
     judge = LengthJudge()
