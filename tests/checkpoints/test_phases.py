@@ -255,6 +255,8 @@ def test_a_repeat_is_joined_and_another_directory_or_scope_is_a_conflict(step: S
         with pytest.raises(ControlRefused, match="checkpoint_dir") as caught:
             asked("other", frozenset([A, B]))
         assert caught.value.code == "checkpoint_conflict"
+        assert "the first, which was 'dir'" in caught.value.detail
+        assert "resume and take a new checkpoint_id" in caught.value.detail, "the first may have been a mistake"
         for scope in (None, frozenset([A]), frozenset[EpisodeId]()):
             with pytest.raises(ControlRefused, match="episode_ids") as caught:
                 asked("dir", scope)

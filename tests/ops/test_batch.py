@@ -83,15 +83,15 @@ async def test_failed_groups_go_to_a_file_of_their_own_and_are_tried_again(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     good, bad = group("good", "1", "22"), group("bad", "fail", "22")
-    write_groups(tmp_path, good, bad, "{", "[]", {"prompt": "p"}, {"prompt": "p", "answers": [1, 2]})
+    formless = [{"id": "no answers", "prompt": "p"}, {"prompt": "p", "answers": [1, 2], "question_id": 9}]
+    write_groups(tmp_path, good, bad, "{", "[]", *formless)
     judge = LengthJudge()
     tally = await make_batch(tmp_path, judge).run()
     assert (tally.judged, tally.failed) == (1, 5)
     failed = {row["line"]: row for row in read(tmp_path / "out.failed.jsonl")}
-    assert failed[2]["id"] == "bad"
+    assert [failed[line]["id"] for line in range(2, 7)] == ["bad", "3", "4", "no answers", "9"]
     assert failed[2]["error"] == "judge /v1/responses said no"
     assert "not JSON" in str(failed[3]["error"])
-    assert set(failed) == {2, 3, 4, 5, 6}
 
     write_groups(tmp_path, good, group("bad", "1", "22"))
     judge.asked.clear()
@@ -99,6 +99,24 @@ async def test_failed_groups_go_to_a_file_of_their_own_and_are_tried_again(
     assert (tally.known, tally.judged, tally.failed) == (1, 1, 0)
     assert len(judge.asked) == 2, "only the group that had failed is judged"
     assert not (tmp_path / "out.failed.jsonl").exists()
+
+
+async def test_the_first_id_that_repeats_is_remarked_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+    nameless = {"prompt": "p", "answers": ["1", "22"]}
+    write_groups(tmp_path, group("a", "1"), group("2", "1"), {**nameless, "question_id": 4}, nameless, group("a", "2"))
+    remarks: list[str] = []
+    batch = make_batch(tmp_path, LengthJudge())
+    batch.remark = remarks.append
+    assert (await batch.run()).judged == 5
+    assert len(remarks) == 1
+    assert "join by line" in remarks[0]
+    write_groups(tmp_path, group("2", "1", "333"))
+    batch = make_batch(tmp_path, LengthJudge())
+    batch.remark = remarks.append
+    (row,) = (row for row in read(tmp_path / "out.jsonl") if row["id"] == "2")
+    (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
+    await batch.run()
+    assert len(remarks) == 2, "what stands in the output counts"
 
 
 async def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -1,28 +1,40 @@
 """What the documents promise about settings and commands is what the code does."""
 
 import json
+import os
 import re
 import textwrap
 from collections import Counter
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import yaml
 from pydantic import BaseModel
+from tests.web.app_harness import site
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from genrm_trio.judging.judge import Unobserved
 from genrm_trio.ops import assembly
 from genrm_trio.ops.agreement import agreement, mean_agreement
 from genrm_trio.ops.batch import Batch, Files
+from genrm_trio.ops.cli import app
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.demo import CALLS, PLAYED
+from genrm_trio.ops.gym import gym_entry
 from genrm_trio.ops.metrics import Metrics, Reading
 from genrm_trio.ops.rows import read_rows
 from genrm_trio.ops.settings import Settings
 from genrm_trio.ops.sources import example_rows, load
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks(path: Path, kind: str) -> list[str]:
+    """Return the blocks of code of this kind in a document."""
+    found = re.findall(rf"^ *```{kind}\n(.*?)^ *```", path.read_text(), re.M | re.S)
+    return [textwrap.dedent(block) for block in found]
 
 
 def documented() -> dict[str, str]:
@@ -70,16 +82,52 @@ def test_the_configuration_to_start_from_starts(monkeypatch: pytest.MonkeyPatch)
     assert load(ROOT / "deploy" / "config.yaml").settings.num_rollouts_per_prompt == 16
 
 
+def test_the_unit_starts_the_server_with_and_without_its_further_arguments() -> None:
+    (line,) = re.findall(r"^ExecStart=\S+/genrm-trio (.*)$", (ROOT / "deploy" / "genrm-trio.service").read_text(), re.M)
+    (offered,) = re.findall(r"^#SERVE_ARGS=(.*)$", (ROOT / "deploy" / "serve.env").read_text(), re.M)
+    for further, waits in ("", False), (offered, True):
+        command, *arguments = line.replace("$SERVE_ARGS", further).split()
+        assert command == "serve"
+        serve = get_command(app)
+        assert isinstance(serve, TyperGroup)
+        assert serve.commands["serve"].make_context("serve", arguments).params["await_restore"] is waits
+
+
 def test_the_documents_configurations_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GENRM_TRIO_SESSION_SECRET", "s")
     monkeypatch.setenv("GENRM_TRIO_CHECKPOINT__CONTROL_AUTH_TOKEN", "t")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rec3.jsonl").touch()  # the recording that one of them names
     found = 0
     for path in (ROOT / "README.md", ROOT / "docs" / "configuration.md"):
-        for block in re.findall(r"^ *```yaml\n(.*?)^ *```", path.read_text(), re.M | re.S):
-            (tmp_path / "c.yaml").write_text(textwrap.dedent(block))
+        for block in blocks(path, "yaml"):
+            if "resources_servers" in block:
+                continue
+            (tmp_path / "c.yaml").write_text(block)
             load(tmp_path / "c.yaml")
             found += 1
     assert found >= 2
+
+
+def test_what_gym_reads_of_the_documents_reaches_the_server_and_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ROOT / "docs" / "configuration.md"
+    elsewhere, started = (text for text in blocks(path, "yaml") if "resources_servers" in text)
+    entries = yaml.safe_load(elsewhere)
+    named = entries["my_agent"]["responses_api_agents"]["simple_agent"]["resources_server"]
+    assert gym_entry(entries, named["name"]) == {"name": "my_genrm", "host": "rewards.internal", "port": 8700}
+    document = yaml.safe_load(started)
+    document["my_genrm"]["resources_servers"]["genrm_trio"] |= {"host": "127.0.0.1", "port": 9001}  # as Gym does
+    document["my_judge"] = {"responses_api_models": {"vllm_model": {"host": "127.0.0.2", "port": 9002}}}
+    monkeypatch.setenv("NEMO_GYM_CONFIG_DICT", yaml.safe_dump(document))
+    monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "my_genrm")
+    settings = load(None).settings
+    assert (settings.name, settings.port, settings.num_rollouts_per_prompt) == ("my_genrm", 9001, 16)
+    assert settings.judge.base_url == "http://127.0.0.2:9002"
+    became: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(os, "execv", lambda path, words: became.append((path, words)))
+    (script,) = blocks(path, "python")
+    exec(script)
+    assert became == [("/opt/genrm-trio/.venv/bin/genrm-trio", ["genrm-trio", "serve"])]
 
 
 async def test_the_figures_in_the_readme_are_those_of_the_demo(tmp_path: Path) -> None:
@@ -98,6 +146,27 @@ async def test_the_figures_in_the_readme_are_those_of_the_demo(tmp_path: Path) -
         lines.append(f"| `{aggregator}` | `{strategy}` | {CALLS[strategy]} | {figures} |")
     readme = (ROOT / "README.md").read_text()
     assert [line for line in lines if line not in readme] == []
+
+
+async def test_the_request_in_the_readme_gets_the_reply_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = ROOT / "README.md"
+    _, configuration = blocks(readme, "yaml")
+    recording, reply = blocks(readme, "json")
+    (script,) = (text for text in blocks(readme, "sh") if "curl" in text)
+    (body,) = re.findall(r"-d '(.*)' &", script, re.S)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "three.yaml").write_text(configuration)
+    (tmp_path / "rec3.jsonl").write_text(recording)
+    settings = load(tmp_path / "three.yaml").settings
+    judge: Any = assembly.make_judge(settings, Unobserved())  # a judge like the harness's own
+    async with site(assembly.policy(settings), judge) as s:
+        requests = [s.begin("POST", "/verify", body.replace("'$i'", str(i)).encode()) for i in range(3)]
+        answers = [(await s.answered(request)).json for request in requests]
+    told = {name: value for name, value in json.loads(reply).items() if value != "…"}
+    assert {name: answers[0][name] for name in told} == told
+    assert [answer["reward"] for answer in answers] == [told["reward"], 1.0, pytest.approx(25 / 9)]
 
 
 def test_every_metric_is_in_the_operating_guide() -> None:

@@ -23,6 +23,7 @@ from genrm_trio.runtime.server import Server
 
 JUDGE = {"base_url": "http://127.0.0.1:1"}
 RECORDED = {"backend": "recorded", "recording": __file__}
+CHECKPOINTS = {"enabled": True, "control_auth_token": "controllers"}
 NOWHERE = Path("/nowhere/file")
 ANSWER = {
     "responses_create_params": {"input": "p"},
@@ -103,6 +104,18 @@ def test_it_says_where_it_serves_and_ends_with_0_on_sigterm(tmp_path: Path) -> N
     assert code == 0, log
     assert ready.read_text() == url
     assert [json.loads(line)["event"] for line in log.splitlines()][-1] == "stopped"
+
+
+def test_a_server_that_waits_for_a_restore_says_so_and_counts_who_waits(tmp_path: Path) -> None:
+    settings = {"num_rollouts_per_prompt": 2, "session_secret": "cookies", "checkpoint": CHECKPOINTS}
+    with serving(tmp_path, "--await-restore", **settings) as (process, url), hold_a_verify(url):
+        metrics = wait_for(url, "genrm_trio_waiting_requests 1.0")
+        process.send_signal(signal.SIGTERM)
+        code, log = ended(process)
+    assert code == 0, log
+    assert "genrm_trio_awaiting_restore 1.0" in metrics
+    assert "genrm_trio_admission_open 1.0" in metrics, "no checkpoint is open"
+    assert "awaiting_restore" in [json.loads(line)["event"] for line in log.splitlines()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

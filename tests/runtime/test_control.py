@@ -611,6 +611,7 @@ async def test_a_process_that_holds_something_refuses_and_stays_as_it_was(
         with pytest.raises(ControlRefused, match=r"a restore needs an (empty|idle) process") as caught:
             await p.restore(keys)
         assert (caught.value.status, caught.value.code) == (409, "checkpoint_error")
+        assert "`serve --await-restore`" in caught.value.detail, "what helps is said with what is wrong"
         assert (p.is_open(), p.phase) == (True, "idle")
         assert (len(p.s.server.registry.sessions), list(p.s.server.registry.cohorts)) == before
         assert not p.control.phases.fenced("re")

@@ -49,10 +49,11 @@ async def test_a_request_waits_while_closed_and_counts_only_once_it_passed(
         s.server.close_admission()
         caller = await _call(s, nursery, kind)
         assert not caller.inside()
-        assert s.server.gate.running == 0
+        assert (s.server.gate.running, s.server.gate.waiting) == (0, 1)
         s.server.open_admission(resumed=True)
         await trio.testing.wait_all_tasks_blocked()
         assert caller.inside()
+        assert s.server.gate.waiting == 0
         assert s.server.gate.blockers == ([] if kind == "plain" else ["r"])
         caller.leave.set()
         await trio.testing.wait_all_tasks_blocked()
@@ -94,11 +95,21 @@ async def test_every_request_waits_for_a_restore(autojump_clock: trio.abc.Clock)
         callers = [await _call(s, nursery, kind) for kind in kinds]
         assert not any(c.inside() for c in callers)
         assert s.server.gate.running == 0, "what waits does not refuse the restore"
+        assert s.server.gate.waiting == 4
         s.server.open_admission(resumed=True)
         await trio.testing.wait_all_tasks_blocked()
         assert all(c.inside() for c in callers)
         for caller in callers:
             caller.leave.set()
+
+
+async def test_a_client_that_leaves_the_gate_is_not_counted_any_more(autojump_clock: trio.abc.Clock) -> None:
+    async with scene() as s, trio.open_nursery() as nursery:
+        s.server.close_admission()
+        await _call(s, nursery, "plain")
+        assert s.server.gate.waiting == 1
+        nursery.cancel_scope.cancel()
+    assert s.server.gate.waiting == 0
 
 
 async def test_a_retired_rollout_is_refused_after_its_wait_but_may_close(autojump_clock: trio.abc.Clock) -> None:

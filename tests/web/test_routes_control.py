@@ -53,6 +53,27 @@ async def test_each_call_is_logged_with_its_result() -> None:
     assert [line.get("phase", line.get("code")) for line in told[1:]] == ["preparing", "checkpoint_conflict", "idle"]
 
 
+async def test_calls_that_are_refused_before_they_are_read_are_logged_without_what_they_carried() -> None:
+    with capture_logs() as lines:
+        async with site(store=memory_store(), max_json_values=9) as s:
+            for headers, body in (
+                ({"authorization": "Bearer guessed"}, {"checkpoint_id": "c1"}),
+                (BEARER, {"checkpoint_id": "c1", "stray": "guessed"}),
+                (BEARER, {"checkpoint_id": ["guessed"] * 9}),
+            ):
+                await s.ask("POST", f"{PREFIX}/prepare", body, headers=headers)
+            await s.ask("GET", f"{PREFIX}/status", headers={"authorization": "Bearer guessed"})
+    told = [line for line in lines if line["event"] == "control_refused"]
+    assert [(line["call"], line["status"], line["code"]) for line in told] == [
+        ("prepare", 401, "unauthorized"),
+        ("prepare", 422, "invalid_request"),
+        ("prepare", 413, "too_large"),
+        ("status", 401, "unauthorized"),
+    ]
+    assert len({line["once"] for line in told}) == 4, "each is written once in a while"
+    assert "guessed" not in str(told)
+
+
 async def test_status() -> None:
     async with site(store=memory_store()) as s:
         told = await status(s)

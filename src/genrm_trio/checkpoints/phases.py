@@ -15,6 +15,9 @@ from genrm_trio.checkpoints.errors import ControlRefused, conflict
 from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.outcome import JSON
 
+LONGEST_SHOWN = 200
+"""Characters of a folder's name that a refusal repeats."""
+
 MAX_RESUMED = 64
 """How many of the last resumed ids are refused as stale."""
 
@@ -356,8 +359,7 @@ class PhaseMachine:
             if blocked is not None:
                 raise conflict("invalid_phase", f"no longer ready: {blocked}")
         elif (known.directory, known.scope) != (asked.directory, asked.scope):
-            differs = "checkpoint_dir" if known.directory != asked.directory else "set of episode_ids"
-            raise conflict("checkpoint_conflict", f"{step} of checkpoint {checkpoint_id!r} has another {differs}")
+            raise conflict("checkpoint_conflict", _differs(step, checkpoint_id, known, asked))
         self._hold(step, checkpoint_id, arrival)
         if known is None:
             known = self._opened.transfer = asked
@@ -379,6 +381,15 @@ class PhaseMachine:
         self._resumed.move_to_end(checkpoint_id)
         if len(self._resumed) > MAX_RESUMED:
             self._resumed.popitem(last=False)
+
+
+def _differs(step: Step, checkpoint_id: str, known: Transfer, asked: Transfer) -> str:
+    """What a call asks for that the first one did not, what counts, and what to do: the first one may be a mistake."""
+    if known.directory != asked.directory:
+        differs = f"another checkpoint_dir than the first, which was {known.directory[:LONGEST_SHOWN]!r}"
+    else:
+        differs = "another set of episode_ids than the first"
+    return f"{step} of checkpoint {checkpoint_id!r} has {differs}; repeat that, or resume and take a new checkpoint_id"
 
 
 def deadline_exceeded(step: Step, detail: str = "the deadline has passed") -> ControlRefused:

@@ -70,7 +70,7 @@ class Batch:
     """One run.
 
     settings: the digest of the settings that decide scores. `advanced` is called after each group, `complain` with
-    the words for each one that failed.
+    the words for each one that failed, `remark` at the first id that two lines of the output have.
     """
 
     policy: Policy
@@ -79,7 +79,10 @@ class Batch:
     settings: str
     advanced: Callable[[Tally], None]
     complain: Callable[[str], None] = lambda text: None
+    remark: Callable[[str], None] = lambda text: None
     tally: Tally = field(default_factory=Tally)
+    _ids: set[str] = field(default_factory=set)
+    _remarked: bool = False
 
     async def run(self) -> Tally:
         """Judge every group that the output does not have yet.
@@ -88,7 +91,10 @@ class Batch:
             StartupError: a file cannot be read or written, or the output holds something else, or was made with
                 other settings.
         """
-        known = _known(self.files, self.settings)
+        known = set()
+        for digest, named in _known(self.files, self.settings):
+            known.add(digest)
+            self.note(named)
         with _opened(self.files) as (source, output, failed):
             self.tally.total = sum(1 for line in source if line.strip())
             source.seek(0)
@@ -109,6 +115,13 @@ class Batch:
                         elif line.strip():
                             await send.send((number, line, digest))
         return self.tally
+
+    def note(self, group_id: str) -> None:
+        """A group of this id is in the output, or will be; say once when it is not the first one."""
+        if group_id in self._ids and not self._remarked:
+            self._remarked = True
+            self.remark(f"more than one group has the id {group_id[:ERROR_CHARS]!r}: join by line, not by id")
+        self._ids.add(group_id)
 
 
 @contextmanager
@@ -137,8 +150,8 @@ def _drop_torn_line(path: Path) -> None:
         os.truncate(path, whole)
 
 
-def _known(files: Files, settings: str) -> set[str]:
-    """Return the digests of the input lines that the output answers. Writes nothing: a refusal costs nothing."""
+def _known(files: Files, settings: str) -> list[tuple[str, str]]:
+    """Return the input lines that the output answers, by digest and id. Writes nothing: a refusal costs nothing."""
     try:
         if files.source.resolve() in {files.output.resolve(), files.failed.resolve()}:
             raise StartupError(f"{files.source} is the input: name another file for the output")
@@ -148,14 +161,14 @@ def _known(files: Files, settings: str) -> set[str]:
     except RuntimeError as error:  # what pathlib makes of a circle of symbolic links
         raise StartupError(f"{files.output}: {error}") from error
     whole = [line for line in lines if line.endswith(b"\n")]
-    return {_answered(line, f"{files.output}, line {number}", settings) for number, line in enumerate(whole, 1)}
+    return [_answered(line, f"{files.output}, line {number}", settings) for number, line in enumerate(whole, 1)]
 
 
-def _answered(line: bytes, where: str, settings: str) -> str:
-    """Return the digest of the input line that an output line answers."""
+def _answered(line: bytes, where: str, settings: str) -> tuple[str, str]:
+    """Return the digest of the input line that an output line answers, and the group's id."""
     try:
         row = json.loads(line)
-        digest, made_with = str(row["input_sha256"]), row.get("settings_sha256")
+        digest, named, made_with = str(row["input_sha256"]), str(row.get("id")), row.get("settings_sha256")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StartupError(f"{where}: not a line that this command wrote") from error
     if made_with != settings:
@@ -163,7 +176,7 @@ def _answered(line: bytes, where: str, settings: str) -> str:
             f"{where}: made with other settings of the judge or of scores than those in force now. "
             "Name another output, or use the settings it was made with"
         )
-    return digest
+    return digest, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +197,15 @@ class _Worker:
 
     async def _one(self, number: int, line: bytes, digest: str) -> None:
         """Judge the group of one line and write what came of it."""
-        group_id: JSON = None
+        group_id = str(number)
         try:
             group = read_group(line, number)
             group_id = group.id
+            self.batch.note(group_id)
             scores = await self._judge(group)
         except (GroupError, JudgeError, NonFiniteReward) as error:
+            if isinstance(error, GroupError) and error.id is not None:
+                group_id = error.id
             text = str(error)[:ERROR_CHARS]
             self.batch.complain(f"line {number}: {text}")
             _write(self.failed, {"id": group_id, "line": number, "error": text, "input_sha256": digest})

@@ -19,7 +19,11 @@ from genrm_trio.runtime.evaluation import Contender
 
 
 class GroupError(Exception):
-    """A line is no group; the text says what is wrong with it."""
+    """A line is no group; the text says what is wrong with it, `id` what would have named the group."""
+
+    def __init__(self, text: str, id: str | None = None) -> None:  # noqa: A002 - the field's name
+        super().__init__(text)
+        self.id = id
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +40,25 @@ def read_group(line: bytes, number: int) -> Group:
     Raises:
         GroupError: the line is not JSON, or a field is missing or has another form.
     """
+    name = str(number)
     try:
-        return _read(json.loads(line), number)
+        decoded = json.loads(line)
+        name = _name(decoded, name)
+        return Group(name, _contenders(decoded))
+    except GroupError as error:
+        raise GroupError(str(error), name) from None
     except ValueError as error:
-        raise GroupError(f"not JSON: {error}") from error
+        raise GroupError(f"not JSON: {error}", name) from error
     except RecursionError:
-        raise GroupError("nested too deeply") from None
+        raise GroupError("nested too deeply", name) from None
 
 
-def _read(decoded: object, number: int) -> Group:
+def _name(decoded: object, otherwise: str) -> str:
+    named = _first(decoded, "id", "group_id", "question_id") if isinstance(decoded, dict) else None
+    return otherwise if named is None else str(named)
+
+
+def _contenders(decoded: object) -> tuple[Contender, ...]:
     if not isinstance(decoded, dict):
         raise GroupError("not a JSON object")
     prompt = _first(decoded, "prompt", "input", "conversation_history")
@@ -55,9 +69,7 @@ def _read(decoded: object, number: int) -> Group:
         raise GroupError("answers (or responses, or response_objs) must be a list")
     turns = conversation(prompt)
     principle, rubric_ids = _principle(decoded), _rubric_ids(decoded)
-    contenders = tuple(Contender(turns, _answer(answer), principle, rubric_ids) for answer in answers)
-    named = _first(decoded, "id", "group_id", "question_id")
-    return Group(str(number) if named is None else str(named), contenders)
+    return tuple(Contender(turns, _answer(answer), principle, rubric_ids) for answer in answers)
 
 
 def _first(fields: Mapping[str, object], *names: str) -> object:

@@ -66,7 +66,7 @@ class Talk:
             what = f"nothing listens at {fault.endpoint}"
         elif fault.endpoint:
             what = f"{what}, at {fault.endpoint}"
-        self._say(f"judge: {what}; {self._what_follows(fault.action)}")
+        self.say(f"judge: {what}; {self._what_follows(fault.action)}")
 
     def _what_follows(self, action: str) -> str:
         retries = f"{self._settings.genrm_parse_retries} more times (genrm_parse_retries)"
@@ -82,11 +82,12 @@ class Talk:
         """Print one of the first groups that failed."""
         self._failures += 1
         if self._failures <= FAILURES_TOLD:
-            self._say(f"failed: {text}")
+            self.say(f"failed: {text}")
         elif self._failures == FAILURES_TOLD + 1:
-            self._say(f"more groups failed: see {self._files.failed}")
+            self.say(f"more groups failed: see {self._files.failed}")
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -97,7 +98,7 @@ async def _run(settings: Settings, files: Files, console: Console) -> tuple[Tall
     stopped = False
     try:
         with _shown(console) as advanced:
-            batch = Batch(policy(settings), judge, files, score_digest(settings), advanced, talk.failed)
+            batch = Batch(policy(settings), judge, files, score_digest(settings), advanced, talk.failed, talk.say)
             async with trio.open_nursery() as nursery:
 
                 async def stop() -> None:

@@ -29,8 +29,10 @@ class Reading:
     """The states of a running server at one moment.
 
     cohorts: how many are in each phase. held_members: places reserved by active cohorts. calls_in_flight,
-    calls_waiting: judge slots. checkpoint_phase: None when checkpoints are off. resting: judge endpoints by
-    label, whether each rests after faults. log_lines_lost, trace_events_lost: what could not be written.
+    calls_waiting: judge slots. awaits_restore: data requests wait until a restore was resumed, though admission
+    is open. waiting_requests: data requests that wait for that or for admission. checkpoint_phase: None when
+    checkpoints are off. resting: judge endpoints by label, whether each rests after faults. log_lines_lost,
+    trace_events_lost: what could not be written.
     """
 
     cohorts: Tally[Phase]
@@ -42,6 +44,8 @@ class Reading:
     calls_in_flight: int
     calls_waiting: int
     running_requests: int
+    awaits_restore: bool = False
+    waiting_requests: int = 0
     connections: int = 0
     checkpoint_phase: str | None = None
     resting: Sequence[tuple[str, bool]] = ()
@@ -107,6 +111,8 @@ class _States(Collector):
         yield _gauge("open_sessions", "Sessions bound and not ended.", reading.open_sessions)
         yield _gauge("groups", "Groups with a watermark.", reading.groups)
         yield _gauge("admission_open", "1 while admission is open.", reading.admission_open)
+        yield _gauge("awaiting_restore", "1 while data requests wait for a restore.", reading.awaits_restore)
+        yield _gauge("waiting_requests", "Data requests that wait to be let in.", reading.waiting_requests)
         yield _gauge("running_requests", "Data requests that passed admission.", reading.running_requests)
         yield _gauge("connections", "Open connections.", reading.connections)
         yield _gauge("judge_calls_in_flight", "Judge slots held.", reading.calls_in_flight)

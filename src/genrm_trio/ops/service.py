@@ -163,6 +163,8 @@ class House:
             calls_in_flight=self.server.slots.in_use,
             calls_waiting=self.server.slots.waiting,
             running_requests=self.server.gate.running,
+            awaits_restore=self.server.gate.awaits_restore,
+            waiting_requests=self.server.gate.waiting,
             connections=len(self.http.connections),
             checkpoint_phase=self.control.phases.visible_phase.value if self.control is not None else None,
             resting=[(seat.endpoint, seat.resting) for seat in self.seats()],
@@ -242,7 +244,7 @@ async def _run(house: House, settings: Settings, options: Options, metrics: Metr
             async with trio.open_nursery() as front, _closed_at_the_end(listeners):
                 with _ready_file(options.ready_file, url):
                     await front.start(partial(house.app.serve, house.http, listeners, shutdown_trigger=stop.wait))
-                _announce(url)
+                _announce(url, waits=house.server.gate.awaits_restore)
             background.cancel_scope.cancel()
 
 
@@ -257,9 +259,13 @@ async def _closed_at_the_end(listeners: Sequence[trio.SocketListener]) -> AsyncI
         raise
 
 
-def _announce(url: str) -> None:
-    """Say that requests are accepted."""
+def _announce(url: str, *, waits: bool) -> None:
+    """Say that requests are accepted, and that none will be answered yet when they wait for a restore."""
     log.info("serving", url=url)
+    if waits:
+        log.warning(
+            "awaiting_restore", text="data requests wait until a controller sends resume, with a restore or not"
+        )
     print(f"genrm-trio serves at {url}", flush=True)  # noqa: T201 - the one line that contract 13 asks for
 
 

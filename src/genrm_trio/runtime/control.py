@@ -51,6 +51,10 @@ ABORT_S = 1.0
 """How long a resume waits for a write that it stopped, at least: also when its own deadline has passed."""
 
 
+RESTORE_REMEDY = "Restore a fresh process, started with `serve --await-restore`: there, requests wait for a resume"
+"""What helps against a process that holds something; without the flag, clients that ask again fill the next one too."""
+
+
 class Stage(Enum):
     """How far a commit or a restore is; says whether it may be stopped, and whether one waits for it then."""
 
@@ -362,7 +366,7 @@ class Control:
         if why is None and server.gate.running:
             why = f"a restore needs an idle process; {server.gate.running} requests are running"
         if why is not None:
-            raise conflict("checkpoint_error", why)
+            raise conflict("checkpoint_error", f"{why}. {RESTORE_REMEDY}")
         server.close_admission()
         server.registry.restore(server.now(), rebuild)
         self.phases.installed(checkpoint_id, reply)

@@ -47,6 +47,7 @@ class Gate:
     """Lets data requests pass in the order in which admission allows it.
 
     awaits_restore: none was resumed yet after `--await-restore`; `/verify` waits too.
+    waiting: requests that wait to pass, for that or for a checkpoint to end.
     bell: rung whenever admission, the gate or what is in flight changed.
     """
 
@@ -56,6 +57,7 @@ class Gate:
         self._points = points
         self._passages: dict[Passage, None] = {}
         self._busy: Counter[str] = Counter()
+        self.waiting = 0
         self.bell = Bell()
         self.awaits_restore = await_restore
 
@@ -67,9 +69,13 @@ class Gate:
         core answers), and Closing when the server shuts down: also in the middle of the block, which is cancelled
         then. A `/verify` is not, as the core answers it.
         """
-        while not self._passes(kind):
-            await self.bell.heard()
-            await self._points.reach("admitted", kind)
+        self.waiting += 1
+        try:
+            while not self._passes(kind):
+                await self.bell.heard()
+                await self._points.reach("admitted", kind)
+        finally:
+            self.waiting -= 1
         if self._registry.closed:
             raise Closing("the server is shutting down")
         self._check(kind, session, episode)

@@ -26,7 +26,7 @@ from genrm_trio.checkpoints.errors import ControlRefused
 from genrm_trio.core.outcome import JSON
 from genrm_trio.runtime.control import Control
 from genrm_trio.web import errors
-from genrm_trio.web.errors import InvalidBody, Reply, to_json
+from genrm_trio.web.errors import InvalidBody, Reply, TooLarge, to_json
 from genrm_trio.web.requests import Reading, request_body
 from genrm_trio.web.speaking import spoken
 from genrm_trio.web.tokens import bearer_is, control_unauthorized
@@ -63,14 +63,21 @@ class ControlRoutes:
 
     async def _status(self, visit: Visit) -> Reply:
         if not bearer_is(self._token):
-            return control_unauthorized()
+            return _unauthorized("status")
         return Reply(200, to_json(self._control.status()))
 
     def _call(self, name: str, model: type[Call], act: Callable[[Any], Awaitable[Mapping[str, JSON]]]) -> Handler:
         async def handler(visit: Visit) -> Reply:
             if not bearer_is(self._token):
-                return control_unauthorized()
-            call = await self._read(model)
+                return _unauthorized(name)
+            try:
+                call = await self._read(model)
+            except InvalidBody:
+                _refused_unread(name, 422, "invalid_request")
+                raise
+            except TooLarge:
+                _refused_unread(name, 413, "too_large")
+                raise
             told = log.bind(call=name, checkpoint_id=call.checkpoint_id)
             if (late_s := time.time() - call.deadline_ts) >= 0:
                 when = f"deadline_ts {call.deadline_ts:.15g} lies {late_s:.0f} s in the past"
@@ -101,6 +108,16 @@ class ControlRoutes:
             return model.model_validate(await self._reading.read(_decoded, body))
         except ValidationError as error:
             raise InvalidBody(*problems_of(error)) from None
+
+
+def _unauthorized(name: str) -> Reply:
+    _refused_unread(name, 401, "unauthorized")
+    return control_unauthorized()
+
+
+def _refused_unread(name: str, status: int, code: str) -> None:
+    """Log a call of which nothing is known to be right: nothing of it, and not each time, for anybody can send it."""
+    log.warning("control_refused", call=name, status=status, code=code, once=(name, code))
 
 
 def _decoded(body: bytearray) -> dict[str, Any]:
