@@ -310,7 +310,8 @@ Fairness ==
     /\ WF_vars(\E S \in Some({"new", "verify"}) : Retire(S) /\ world.phase = "failed")
 FairSpec == Spec /\ Fairness
 
-\* Nobody waits for ever: a verdict, a deadline, a newer attempt or a retire answers.
+\* Nobody waits for ever: a verdict, a deadline, a newer attempt or a retire answers. A retire is one step here, so that
+\* it ends needs no check; that its wait in the runtime ends is bounded by tests.
 EveryWaitEnds == \A w \in WaiterIds : (w \in DOMAIN core.waiting) ~> (w \notin DOMAIN core.waiting)
 
 \* A held outcome is published, or its cohort has failed otherwise.

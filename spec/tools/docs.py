@@ -26,8 +26,9 @@ MAP_HEAD = """# From the spec to the code
 
 Made by `python -m spec.tools.docs` from [the spec](../spec/GenrmTrio.tla), the Registry and the recorded
 counterexamples; a test holds it up to date. One row per action, under the one name that it has everywhere: in the spec,
-as the Registry's method, in events and traces, and as a rule of the stateful test. The events are the server's; the
-spec's have the same names, and other shapes (`src/genrm_trio/ops/tla/events.py` translates).
+as the Registry's method, in events and traces, and as a rule of the stateful test. The row is the action's heading:
+`spec-map.md#Submit` leads to it. The events are the server's; the spec's have the same names, and other shapes
+(`src/genrm_trio/ops/tla/events.py` translates).
 
 A *mutant* is a rule broken on purpose, under one name in the spec and in the source; an action's are those of its own
 rules. *Breaks* are the invariants that a step of this action breaks in the counterexample of some mutant, which may be
@@ -132,6 +133,11 @@ def _cells(names: Iterable[str]) -> str:
     return ", ".join(names) or "–"
 
 
+def _heading(action: str) -> str:
+    """An action's name as a place that links can name."""
+    return f'<a id="{action}"></a>{action}'
+
+
 def spec_map() -> str:
     """The text of docs/spec-map.md."""
     defined, emitted, recorded = definitions(), events(), kit.recorded()
@@ -140,14 +146,14 @@ def spec_map() -> str:
     for action in ACTIONS:
         method = f"`{method_name(action)}`"
         cells = (_cells(broken_by(action, recorded)), _cells(rules_of(action, defined)), told_by_code(action))
-        lines.append(f"| {action} | {method} | {_shape(emitted[action])} | {' | '.join(cells)} |")
+        lines.append(f"| {_heading(action)} | {method} | {_shape(emitted[action])} | {' | '.join(cells)} |")
     lines += ["", "## Steps of the runtime and of the world", ""]
     lines += ["They emit no event, and a trace does not show them.", ""]
     lines += ["| step | breaks | mutants | what it does |", "| --- | --- | --- | --- |"]
     for action in results.actions():
         if action not in ACTIONS:
             cells = (_cells(broken_by(action, recorded)), _cells(rules_of(action, defined)), told_by_spec(action))
-            lines.append(f"| {action} | {' | '.join(cells)} |")
+            lines.append(f"| {_heading(action)} | {' | '.join(cells)} |")
     lines += [
         "",
         "## The kill table",

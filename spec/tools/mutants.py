@@ -8,6 +8,7 @@ from typing import Final
 
 from spec.tools import configs, tlc
 from spec.tools.tlc import SPEC
+from tests.mutants.table import part_of
 
 LIVENESS = frozenset({"EveryWaitEnds", "HeldPublishes", "MemoryDrains"})
 
@@ -34,6 +35,14 @@ class Kill:
 def table() -> list[Row]:
     """The rows of mutants.json."""
     return [Row(**row) for row in json.loads((SPEC / "mutants.json").read_text())]
+
+
+def reduced(part: str | None = None) -> list[Row]:
+    """The rows of the reduced run: those of its configurations, and a part of the others, such as `1/6`."""
+    rows = table()
+    others = [row for row in rows if row.configuration not in configs.REDUCED]
+    also = part_of(others, part) if part is not None else ()
+    return [row for row in rows if row.configuration in configs.REDUCED or row in also]
 
 
 def state_invariants() -> frozenset[str]:

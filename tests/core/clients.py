@@ -114,6 +114,7 @@ class Clients:
     memory: the call whose outcome was told for a slot's answer. taken: the slots and the answers that hold them.
     pending: restored slots that were not told since. groups: the group of each retained cohort.
     free, free_keys: slots and whole cohorts that a retire or a deletion freed.
+    failures: the call of a judge failure whose text does not name it, as that of a deadline.
     exported: what each session of the open checkpoint's export is owed; None before it began. exporting,
         exported_newest: the sessions and their groups' newest attempts as they were then.
     """
@@ -131,9 +132,24 @@ class Clients:
     pending: set[Slot] = field(default_factory=set)
     free: set[Slot] = field(default_factory=set)
     free_keys: set[str] = field(default_factory=set)
+    failures: dict[str, int] = field(default_factory=dict)
     exported: dict[str, Promise | None] | None = None
     exporting: dict[str, Known] = field(default_factory=dict)
     exported_newest: dict[str, int] = field(default_factory=dict)
+
+    def call_of(self, answer: Answer | None) -> int | None:
+        """The call that an answer tells of, or None when it tells no outcome that callers record."""
+        match answer:
+            case Rewarded(fields):
+                reward = fields["reward"]
+                assert isinstance(reward, float), "rewards are the calls' numbers"
+                return int(reward)
+            case JudgeFailed(text):
+                found = re.match(r"call (\d+)", text)
+                assert found is not None or text in self.failures, f"{text!r} names no call"
+                return int(found[1]) if found is not None else self.failures[text]
+            case _:
+                return None
 
     # -- what the record learns ------------------------------------------------------------------------
 
@@ -159,7 +175,7 @@ class Clients:
 
     def hear(self, request: Request, answer: Answer) -> None:
         """A request has its answer."""
-        call = outcome_call(answer)
+        call = self.call_of(answer)
         if call is None:
             return
         self.memory[request.key, request.index, request.answer] = call
@@ -321,21 +337,6 @@ class Clients:
             assert known.slot not in freed, "a freed slot has no other holder"
 
 
-def outcome_call(answer: Answer | None) -> int | None:
-    """The call that an answer tells of, or None when it tells no outcome that callers record."""
-    match answer:
-        case Rewarded(fields):
-            reward = fields["reward"]
-            assert isinstance(reward, float), "rewards are the calls' numbers"
-            return int(reward)
-        case JudgeFailed(text):
-            found = re.match(r"call (\d+)", text)
-            assert found is not None, f"{text!r} names no call"
-            return int(found[1])
-        case _:
-            return None
-
-
 # -- invariants of what is seen ------------------------------------------------------------------------
 
 ClientInvariant: TypeAlias = Callable[[Clients, Seen], str | None]
@@ -344,7 +345,7 @@ CONFLICTS = frozenset({"different_response", "slot_closed"})
 
 def own_outcome(record: Clients, seen: Seen) -> str | None:
     """A reward is this member's own, and was judged on this very answer; a judge failure is of this cohort."""
-    call = outcome_call(seen.answer)
+    call = record.call_of(seen.answer)
     if call is None or seen.request is None:
         return None
     judged, request = record.calls.get(call), seen.request
@@ -364,7 +365,7 @@ def own_outcome(record: Clients, seen: Seen) -> str | None:
 def outcome_stable(record: Clients, seen: Seen) -> str | None:
     """Never two outcomes for one answer, and no failure after one, while its cohort is retained or its session open."""
     failed = isinstance(seen.answer, CohortFailed) and seen.answer.code != "shutting_down"
-    call = outcome_call(seen.answer)
+    call = record.call_of(seen.answer)
     if seen.request is None or (call is None and not failed):
         return None
     known = record.memory.get((seen.request.key, seen.request.index, seen.request.answer))
@@ -373,7 +374,7 @@ def outcome_stable(record: Clients, seen: Seen) -> str | None:
 
 def siblings_agree(record: Clients, seen: Seen) -> str | None:
     """Members of one cohort are told of one and the same verdict."""
-    call = outcome_call(seen.answer)
+    call = record.call_of(seen.answer)
     if call is None or seen.request is None:
         return None
     others = record.told.get(seen.request.key)
@@ -394,7 +395,7 @@ def _owed(record: Clients, seen: Seen) -> tuple[Known, Request] | None:
 def replay_never_stalls(record: Clients, seen: Seen) -> str | None:
     """A member that was told its outcome once is told it again at once, also after a restore."""
     owed = _owed(record, seen)
-    if owed is None or owed[0].told is None or outcome_call(seen.answer) == owed[0].told:
+    if owed is None or owed[0].told is None or record.call_of(seen.answer) == owed[0].told:
         return None
     return f"{owed[1]} was told call {owed[0].told} before, and now {seen.answer}"
 
@@ -406,9 +407,9 @@ def recorded_implies_recoverable(record: Clients, seen: Seen) -> str | None:
     """
     owed = _owed(record, seen)
     heard = owed[0].heard if owed is not None else None
-    if heard is not None and outcome_call(seen.answer) != heard:
+    if heard is not None and record.call_of(seen.answer) != heard:
         return f"call {heard} may be recorded, the answer is {seen.answer}"
-    if record.exported is None or outcome_call(seen.answer) is None or seen.request is None:
+    if record.exported is None or record.call_of(seen.answer) is None or seen.request is None:
         return None
     known = record.sessions.get(seen.request.session or "")
     if known is None or seen.request.group is None:
@@ -423,7 +424,7 @@ def never_judged_twice(record: Clients, seen: Seen) -> str | None:
     """Answers that were judged before a commit are not judged again after its restore."""
     owed = _owed(record, seen)
     promise = owed[0].promise if owed is not None else None
-    if promise is not None and promise.level == "judged" and outcome_call(seen.answer) != promise.call:
+    if promise is not None and promise.level == "judged" and record.call_of(seen.answer) != promise.call:
         return f"call {promise.call} is held by the checkpoint, the answer is {seen.answer}"
     if seen.call is None:
         return None
@@ -487,7 +488,7 @@ def keep_needed(record: Clients, registry: Registry) -> str | None:
         if member is None:
             return f"the member of {known} is gone"
         cohort = registry.cohorts[known.slot[0]]
-        if known.told is not None and (cohort.active or outcome_call(cohort.told(known.slot[1])) != known.told):
+        if known.told is not None and (cohort.active or record.call_of(cohort.told(known.slot[1])) != known.told):
             return f"{known} does not find its outcome"
     return None
 

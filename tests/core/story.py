@@ -110,7 +110,7 @@ class Captured:
 
 SCENES: Mapping[str, Sequence[Any]] = {
     "size": (2, 2, 3, 1),
-    "groups": (1, 2, 3, 4),
+    "groups": (1, 2, 3, 4, 5),
     "cap": (1, 2, 16),
     "bound": (None, None, 2),
     "twins": (False, True),
@@ -140,7 +140,7 @@ class Story:
             max_held_members=None if bound is None else bound * size,
             record_sessions=True,
         )
-        names: list[str | None] = [*"abc"[: max(groups - 1, 1)], *([None] if groups > 1 else [])]
+        names: list[str | None] = [*"abcd"[: max(groups - 1, 1)], *([None] if groups > 1 else [])]
         mixed = ("typed", "header", "plain")
         self.callers = [
             Caller(f"{name or 'u'}-{index}{twin}", name, index, mixed[index % 3] if kinds == "mixed" else kinds)

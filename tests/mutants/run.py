@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from tests.mutants.table import MUTANTS, Mutant  # noqa: E402 - the checkout is put on the path above
+from tests.mutants.table import MUTANTS, Mutant, part_of  # noqa: E402 - the checkout is put on the path above
 
 MACHINE = ("tests/core/test_machine.py::test_no_walk_breaks_an_invariant",)
 WALKS = "6000"
@@ -169,8 +169,7 @@ def choose(arguments: argparse.Namespace) -> list[Job]:
         case _:
             jobs = [Job(m, m.tests) for m in chosen]
     if arguments.third:
-        part, parts = (int(number) for number in arguments.third.split("/"))
-        jobs = jobs[part - 1 :: parts]
+        jobs = list(part_of(jobs, arguments.third))
     if not jobs:
         raise SystemExit("nothing to run: what was chosen is not to be found that way")
     return jobs

@@ -5,7 +5,9 @@ exact fragments, each found exactly once in its file, and what replaces them. `t
 the stateful test alone must find it, unless `machine` is False.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 REGISTRY = "core/registry.py"
 STATE = "core/state.py"
@@ -14,6 +16,15 @@ COHORT = "core/cohort.py"
 SESSIONS = "core/sessions.py"
 
 Edit = tuple[str, str, str]
+T = TypeVar("T")
+
+
+def part_of(listed: Sequence[T], which: str) -> Sequence[T]:
+    """Every so-manieth, of `2/3` the second of each three: so that as many runs cover all of a table."""
+    part, parts = (int(number) for number in which.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError(f"{which}: there are parts 1 to {parts}")
+    return listed[part - 1 :: parts]
 
 
 @dataclass(frozen=True)

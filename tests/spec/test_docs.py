@@ -1,6 +1,6 @@
 """What is made from the spec and the code is up to date, and says what it should."""
 
-from spec.tools import docs
+from spec.tools import docs, results
 
 from genrm_trio.checkpoints.phases import state_diagram
 from genrm_trio.core.trace import ACTIONS
@@ -12,7 +12,10 @@ def test_the_documents_are_what_would_be_written() -> None:
 
 def test_the_map_has_a_row_for_each_action() -> None:
     rows = [line for line in docs.spec_map().splitlines() if line.startswith("| ")]
-    assert {row.split(" | ")[0].removeprefix("| ") for row in rows} >= {*ACTIONS, "Wake", "Recheck", "Crash"}
+    first = {row.split(" | ")[0].removeprefix("| ") for row in rows}
+    actions = {*ACTIONS, "Wake", "Recheck", "Crash"}
+    assert actions <= set(results.actions())
+    assert first >= {f'<a id="{action}"></a>{action}' for action in results.actions()}
 
 
 def test_each_action_is_told_in_plain_words() -> None:
