@@ -21,8 +21,12 @@ test: lint ## set up, then lint, types, import rules, house rules and every test
 	@$(BIN)/pytest -q --ignore tests/crash --ignore tests/soak --ignore tests/sweep
 
 .PHONY: endure
-endure: setup ## the tests of crashes, of the soak and of faults at every step, reduced; under 3 minutes
-	@$(BIN)/pytest -q tests/crash tests/soak tests/sweep
+endure: setup ## the tests of crashes, of the soak and of faults at n-th steps, reduced; SLICE=K for other steps; under 3 minutes
+	@GENRM_TRIO_SWEEP=$(SLICE) $(BIN)/pytest -q tests/crash tests/soak tests/sweep
+
+.PHONY: sweep
+sweep: setup ## put a fault at every step, behind HTTP too; about half an hour
+	@GENRM_TRIO_SWEEP=full $(BIN)/pytest -q tests/sweep
 
 .PHONY: fuzz
 fuzz: setup ## try hostile bodies, judge replies, files and schedules for longer; EXAMPLES of each test, 2000 unless told

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.checkpoints.material import INSTANCE, any_records, read, record, records, write
 
+from genrm_trio.checkpoints import steps as steps_module
 from genrm_trio.checkpoints.disk import open_folder
 from genrm_trio.checkpoints.errors import CheckpointStateError
 from genrm_trio.checkpoints.faults import FailAt, Killed, WatchedFolder
@@ -130,6 +131,16 @@ def test_an_abandoned_write_leaves_nothing() -> None:
             next(steps)
         steps.close()
         assert folder.names() == []
+
+
+def test_more_records_than_a_checkpoint_may_have_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_module, "MAX_RECORDS", 300)
+    folder = MemoryFolder()
+    with pytest.raises(CheckpointStateError, match="more than 300 records"):
+        write(folder, records(301))
+    assert folder.names() == []
+    assert write(folder, records(300)).record_count == 300
+    assert read(folder).records == records(300)
 
 
 def test_a_record_that_cannot_be_written_leaves_nothing() -> None:

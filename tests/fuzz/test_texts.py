@@ -49,6 +49,7 @@ VALUES: Final[dict[str, bytes]] = {
     "too deep": nested(100_000).encode(),
 }
 OUTPUT: Final = ("response", "output")
+GROUP: Final = ("_ng_group_id",)
 PLACES: Final[list[tuple[Any, ...]]] = [
     ("responses_create_params", "input", 0, "content"),
     ("responses_create_params", "input", 0, "role"),
@@ -56,12 +57,23 @@ PLACES: Final[list[tuple[Any, ...]]] = [
     (*OUTPUT, 1, "content", 0, "text"),
     (*OUTPUT, 1, "prompt_token_ids", 1),
     (*OUTPUT, 1, "generation_log_probs", 0),
+    ("response", "id"),
     ("response", "model"),
     ("response", "created_at"),
+    ("response", "tools"),
+    ("response", "tool_choice"),
     ("principle",),
-    ("_ng_group_id",),
+    ("prompt_id",),
+    GROUP,
+    ("_ng_group_attempt",),
+    ("_ng_task_index",),
+    ("_ng_rollout_index",),
     (KEYED, "x"),
 ]
+LOGGED: Final = frozenset(
+    {"four-byte emoji as it is", "four-byte emoji, escaped", "NUL, escaped", "lone surrogate, escaped"}
+)
+"""What a group may be called at least, so that the log has to tell it."""
 UNSPEAKABLE: Final = frozenset({"beyond every double", "an integer that Python does not convert"})
 """What Python's own JSON does not spell again."""
 INVALID: Final = frozenset(
@@ -204,11 +216,16 @@ def check_judge(judge: FakeJudge) -> None:
             assert (scrub(text) if text.strip() else "None") in shown, name
 
 
-def check_logs(folder: Path) -> None:
-    """Every line of every log is a JSON object in UTF-8."""
-    lines = [line for log in folder.glob("*.log") for line in log.read_bytes().split(b"\n") if line]
-    assert all(isinstance(json.loads(line.decode("utf-8")), dict) for line in lines)
-    assert any(b'"cohort_ended"' in line for line in lines)
+def check_logs(folder: Path, accepted: list[Case]) -> None:
+    """Every line of every log is a JSON object in UTF-8, and has the groups' names as they came, surrogates aside."""
+    raw = [line for log in folder.glob("*.log") for line in log.read_bytes().split(b"\n") if line]
+    lines = [json.loads(line.decode("utf-8")) for line in raw]
+    assert all(isinstance(line, dict) for line in lines)
+    ended = {line["cohort"] for line in lines if line["event"] == "cohort_ended"}
+    named = {case.name: scrub(json.loads(VALUES[case.name])) for case in accepted if case.place == GROUP}
+    for name, group in named.items():
+        assert f"group_id::{group}::group_attempt::0" in ended, name
+    assert named.keys() >= LOGGED
 
 
 async def test_odd_values_in_every_place(tmp_path: Path) -> None:
@@ -229,4 +246,4 @@ async def test_odd_values_in_every_place(tmp_path: Path) -> None:
     for name in VALUES.keys() - INVALID:
         assert any(case.name == name for case in accepted), f"nothing takes {name}, so nothing was carried"
     check_judge(judge)
-    check_logs(tmp_path)
+    check_logs(tmp_path, accepted)

@@ -3,13 +3,14 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +23,10 @@ from genrm_trio.ops.sources import load
 from genrm_trio.runtime.server import Server
 
 JUDGE = {"base_url": "http://127.0.0.1:1"}
+MOST = 1_000_000_000
+"""The largest bound that a setting may have."""
+FEW_FILES = ["sh", "-c", 'ulimit -S -n 256 && ulimit -H -n "$1" && shift && exec "$@"', "sh"]
+"""A command in front of another that lowers its limits of open files, the hard one to the first argument."""
 RECORDED = {"backend": "recorded", "recording": __file__}
 CHECKPOINTS = {"enabled": True, "control_auth_token": "controllers"}
 NOWHERE = Path("/nowhere/file")
@@ -49,9 +54,18 @@ def started(command: list[str]) -> subprocess.Popen[str]:
 @contextmanager
 def serving(tmp_path: Path, *options: str, **settings: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `serve` with these settings on a free port; yields the process and its URL."""
+    with serving_behind((), tmp_path, *options, **settings) as running:
+        yield running
+
+
+@contextmanager
+def serving_behind(
+    before: Sequence[str], tmp_path: Path, /, *options: str, **settings: object
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The same behind a command that ends in running its further arguments."""
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump({"judge": JUDGE, **settings}))
-    command = [sys.executable, "-m", "genrm_trio", "serve", "--config", str(config), "--port", "0", *options]
+    command = [*before, sys.executable, "-m", "genrm_trio", "serve", "--config", str(config), "--port", "0", *options]
     with started(command) as process:
         try:
             assert process.stdout is not None
@@ -129,6 +143,35 @@ def test_held_requests_get_their_503_when_it_ends(tmp_path: Path, number: signal
     assert code == 0, log
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"shutting down" in answer
+
+
+def limited(tmp_path: Path, hard: int, connections: int, calls: int) -> tuple[tuple[int, int], list[dict[str, str]]]:
+    """Start under a hard limit of open files; returns the limits that are in force then, and the log."""
+    judge = {**JUDGE, "max_concurrency": calls}
+    bounds = {"num_rollouts_per_prompt": 2, "max_connections": connections, "max_held_members": 4, "judge": judge}
+    with serving_behind([*FEW_FILES, str(hard)], tmp_path, **bounds) as (process, url):
+        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+        in_force = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        process.send_signal(signal.SIGTERM)
+        code, log = ended(process)
+    assert code == 0, log
+    return in_force, [json.loads(line) for line in log.splitlines()]
+
+
+def test_a_limit_of_open_files_that_stays_too_low_is_logged(tmp_path: Path) -> None:
+    # More than any kernel allows: whoever may raise the hard limit, such as root, would else get all that is needed.
+    in_force, log = limited(tmp_path, 512, MOST, MOST)
+    assert in_force == (512, 512)
+    (low,) = [line for line in log if line["event"] == "descriptor_limit_low"]
+    assert low["level"] == "warning"
+    assert f"limit of open files is 512, the configured bounds need {2 * MOST + 1024}" in low["text"]
+    assert log.index(low) < [line["event"] for line in log].index("serving")
+
+
+def test_a_limit_of_open_files_that_can_be_raised_is_raised_without_a_word(tmp_path: Path) -> None:
+    in_force, log = limited(tmp_path, 2000, 300, 4)
+    assert in_force == (300 + 4 + 1024, 2000)
+    assert "descriptor_limit_low" not in {line["event"] for line in log}
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

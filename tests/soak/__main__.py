@@ -26,14 +26,17 @@ def main() -> int:
 
 def show(found: Soak) -> None:
     """Print what was measured."""
-    console = Console(soft_wrap=True)
-    columns = ("process", "verifies", "per s", "MB idle", "MB warm", "MB end", "fds idle", "fds warm", "fds end")
+    console = Console(soft_wrap=True, width=200)
+    columns = ["process", "verifies", "per s", "MB idle", "MB warm", "MB end", "fds idle", "fds warm", "fds end"]
+    columns += ["objects warm", "objects end", "MB alive warm", "MB alive end"]
     table = Table(*columns)
     for each in found.generations:
         held = (each.idle, each.warm, each.end)
         numbers = [str(each.number), str(each.verifies), f"{each.verifies / each.seconds:.0f}"]
         numbers += [f"{h.memory_mb:.1f}" for h in held]
-        table.add_row(*numbers, *(str(h.descriptors) for h in held))
+        numbers += [str(h.descriptors) for h in held]
+        numbers += [str(h.objects) for h in held[1:]]
+        table.add_row(*numbers, *(f"{h.bytes / 1e6:.2f}" for h in held[1:]))
     console.print(table)
     endings = ", ".join(f"{count} {name}" for name, count in found.endings.items())
     console.print(f"{found.verifies} verifies; cohorts: {endings}")

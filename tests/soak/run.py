@@ -5,6 +5,7 @@ In each generation memory and descriptors are read after a warm-up and at the en
 
 import random
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ CHECKPOINTS: Final = 3
 GROWTH_MB: Final = 12.0
 """How much more than after the warm-up counts as flat: garbage in reference cycles lies until the next full collection,
 which comes when a quarter of what was alive at the last one has been made anew."""
+GROWTH_OBJECTS: Final = 5000
+GROWTH_BYTES: Final = 2_000_000
+"""The same of what is alive after a full collection, in which garbage has no part. Ids of closed sessions grow up to a
+bound, and Trio keeps a thousand deadlines that are over, each of some objects.
+"""
 SPARE_DESCRIPTORS: Final = JUDGE_CALLS + 2
 """Kept connections to the judge, and our own."""
 QUIET_S: Final = 30.0
@@ -34,7 +40,7 @@ EMPTY: Final = ("waiting_verifies", "held_members", "open_sessions", "judge_call
 SETTINGS: Final = {
     "cohort_collection_timeout_s": 10.0,
     "cohort_result_ttl_s": 60.0,
-    "max_terminal_cohorts": 128,
+    "max_terminal_cohorts": 64,
     "session_idle_ttl_s": 600.0,
     "limits": {"max_sessions": 1000},
 }
@@ -42,16 +48,24 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds at a quiet moment: megabytes of memory that are resident, and open descriptors."""
+    """What a process holds at a quiet moment: resident memory, open descriptors, and what is alive, with its bytes."""
 
     memory_mb: float
     descriptors: int
+    objects: int
+    bytes: int
 
     @staticmethod
-    def by(server: ServerProcess) -> "Held":
+    async def by(server: ServerProcess) -> "Held":
+        """Read it; the memory first, as counting takes some."""
         proc = Path(f"/proc/{server.child.pid}")
         (resident,) = (line for line in (proc / "status").read_text().splitlines() if line.startswith("VmRSS"))
-        return Held(int(resident.split()[1]) / 1024, len(list((proc / "fd").iterdir())))
+        descriptors = len(list((proc / "fd").iterdir()))
+        number = server.child.said.count("\n")
+        server.child.signal(signal.SIGUSR1)
+        with trio.fail_after(QUIET_S):
+            objects, size = (await server.child.line(number)).split()[1:]
+        return Held(int(resident.split()[1]) / 1024, descriptors, int(objects), int(size))
 
 
 @dataclass
@@ -70,6 +84,10 @@ class Generation:
         """What is not flat."""
         if self.end.memory_mb > self.warm.memory_mb + GROWTH_MB:
             yield f"generation {self.number}: memory grew by {self.end.memory_mb - self.warm.memory_mb:.1f} MB"
+        if (more := self.end.objects - self.warm.objects) > GROWTH_OBJECTS:
+            yield f"generation {self.number}: {more} more objects are alive"
+        if (more := self.end.bytes - self.warm.bytes) > GROWTH_BYTES:
+            yield f"generation {self.number}: what is alive has {more} more bytes"
         for held in (self.warm, self.end):
             if held.descriptors > self.idle.descriptors + SPARE_DESCRIPTORS:
                 yield f"generation {self.number}: {held.descriptors} descriptors, {self.idle.descriptors} when idle"
@@ -95,18 +113,21 @@ class Soak:
         return found
 
 
-async def soak(folder: Path, verifies: int, generations: int, seed: int) -> Soak:
-    """Play them all; a client that is told anything unexpected is an error."""
+async def soak(folder: Path, verifies: int, generations: int, seed: int, **environment: str) -> Soak:
+    """Play them all; a client that is told anything unexpected is an error.
+
+    environment: added to that of the server.
+    """
     found = Soak()
     chance = random.Random(seed)
     async with judge() as url:
         settings = {**settings_for(url, 4, judge={"max_concurrency": JUDGE_CALLS}), **SETTINGS}
-        async with servers(folder, settings) as house:
+        async with servers(folder, settings, module="tests.soak.counted", environment=environment) as house:
             saved: list[Rollout] = []
             for number in range(generations):
                 server = await house.start()
                 crowd = Crowd(Client(server.port), random.Random(chance.random()), f"g{number}")
-                idle = Held.by(server)
+                idle = await Held.by(server)
                 await _restore(crowd, folder / f"saved-{number}", saved)
                 share = verifies // generations
                 found.generations.append(await _generation(number, server, crowd, idle, share, folder))
@@ -149,7 +170,7 @@ async def _quiet(server: ServerProcess, crowd: Crowd) -> Held:
         while True:
             states = await server.metrics()
             if states["connections"] <= 1 and not any(states[name] for name in EMPTY):
-                return Held.by(server)
+                return await Held.by(server)
             await trio.sleep(0.1)
 
 

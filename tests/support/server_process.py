@@ -65,11 +65,11 @@ class Child:
         self._bell.set()
         self._bell = trio.Event()
 
-    async def line(self) -> str:
-        """Its first line; empty when it ended without one."""
-        while "\n" not in self.said and self.code is None:
+    async def line(self, number: int = 0) -> str:
+        """A line of its output, the first one by default; empty when it ended without it."""
+        while self.said.count("\n") <= number and self.code is None:
             await self._bell.wait()
-        return self.said.partition("\n")[0]
+        return [*self.said.split("\n"), *[""] * number][number]
 
     async def wait(self) -> int:
         """Wait until it ended; returns the exit code, negative for a signal."""
@@ -91,10 +91,14 @@ class Launcher(Protocol):
 
 
 class Commands:
-    """Starts the command itself, with an interpreter of its own."""
+    """Starts the command itself, with an interpreter of its own; `module` is the program that runs it."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, module: str = "genrm_trio", environment: Mapping[str, str] | None = None
+    ) -> None:
         self._nursery = nursery
+        self._module = module
+        self._environment = dict(environment or {})
 
     async def launch(self, arguments: list[str], log: Path) -> Child:
         """Start it; what it writes to its standard error goes to `log`."""
@@ -102,10 +106,11 @@ class Commands:
         return child
 
     async def _run(self, arguments: list[str], log: Path, task_status: trio.TaskStatus[Child]) -> None:
-        command = [sys.executable, "-m", "genrm_trio", *arguments]
+        command = [sys.executable, "-m", self._module, *arguments]
+        environment = clean_environment() | self._environment
         with log.open("wb") as errors:
             process = await trio.lowlevel.open_process(
-                command, env=clean_environment(), stdin=DEVNULL, stdout=PIPE, stderr=errors
+                command, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=errors
             )
         child = Child(process.pid)
         task_status.started(child)
@@ -270,13 +275,20 @@ class Servers:
 
 
 @asynccontextmanager
-async def servers(folder: Path, settings: Settings, socket: Path | None = None) -> AsyncIterator[Servers]:
+async def servers(
+    folder: Path,
+    settings: Settings,
+    socket: Path | None = None,
+    module: str = "genrm_trio",
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[Servers]:
     """The server processes of one test; none is left when the block ends.
 
-    socket: that of the program that forks them; without it each is a command with an interpreter of its own.
+    socket: that of the program that forks them; without it each is a command with an interpreter of its own, run by
+    `module` and with this added to its environment.
     """
     async with trio.open_nursery() as nursery:
-        launcher: Launcher = Commands(nursery)
+        launcher: Launcher = Commands(nursery, module, environment)
         if socket is not None:
             launcher = forked = Forked(await trio.open_unix_socket(socket))
             nursery.start_soon(forked.hear)

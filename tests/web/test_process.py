@@ -26,10 +26,13 @@ HEALTHY_S = 0.1
 
 @asynccontextmanager
 async def process(
-    folder: Path, judge: FakeJudge | None = None, size: int = 2, **changes: Any
+    folder: Path, judge: FakeJudge | None = None, /, size: int = 2, **changes: Any
 ) -> AsyncIterator[ServerProcess]:
-    async with (judge or FakeJudge()).running() as running, servers(folder, settings_for(running.url, size)) as house:
-        yield await house.start(**changes)
+    async with (
+        (judge or FakeJudge()).running() as running,
+        servers(folder, settings_for(running.url, size, **changes)) as house,
+    ):
+        yield await house.start()
 
 
 def member(index: int, group: str = "g") -> dict[str, Any]:

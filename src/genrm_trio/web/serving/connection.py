@@ -74,6 +74,7 @@ class Connection:
         self.overflow = overflow
         self._interruptible: trio.CancelScope | None = None
         self._head_only = False
+        self._head_bytes = 0
         self._body = bytearray()
 
     async def run(self) -> None:
@@ -126,17 +127,19 @@ class Connection:
             if scope.cancelled_caught:
                 return None
         with self._wait(self.limits.header_timeout_s) as scope:
-            lines = self.peer.unparsed.count(b"\n")
+            lines, size = self.peer.unparsed.count(b"\n"), len(self.peer.unparsed)
             while (event := self._next_event()) is h11.NEED_DATA:
                 if lines > self.limits.max_header_fields:  # all of them of this head; before they cost anything
                     raise self._too_many_fields()
-                lines += (await self.peer.receive()).count(b"\n")
+                data = await self.peer.receive()
+                lines, size = lines + data.count(b"\n"), size + len(data)
         if scope.cancelled_caught:
             raise self._shutting_down() if self.host.draining else malformed(408, "the request's head took too long")
         if isinstance(event, h11.ConnectionClosed):
             return None
         assert isinstance(event, h11.Request), "a head is the first thing that a client can send"
         self._head_only = event.method == b"HEAD"
+        self._head_bytes = size - len(self.peer.unparsed)
         return event
 
     def _check(self, request: h11.Request) -> bytes:
@@ -144,6 +147,8 @@ class Connection:
         headers = dict(request.headers)
         has_body = b"content-length" in headers or b"transfer-encoding" in headers
         rest = self._droppable(0) if has_body else 0
+        if self._head_bytes > self.limits.max_header_bytes:  # the parser minds those of an unfinished head only
+            raise malformed(431, f"the request's head has more than {self.limits.max_header_bytes} bytes", rest=rest)
         if len(request.headers) > self.limits.max_header_fields:
             raise self._too_many_fields(rest=rest)
         if request.http_version not in {b"1.0", b"1.1"}:
