@@ -47,9 +47,7 @@ class Held:
 
 
 async def until_waiting(server: ServerProcess, count: int) -> None:
-    with trio.fail_after(20):
-        while (await server.metrics())["waiting_verifies"] != count:  # noqa: ASYNC110 - another process
-            await trio.sleep(0.02)
+    await server.until(lambda read: read["waiting_verifies"] == count)
 
 
 def descriptors(server: ServerProcess) -> int:
@@ -183,12 +181,7 @@ async def test_sigterm_ends_a_compare_and_a_table_at_once(tmp_path: Path) -> Non
         rows = as_json({"verify_responses": [{f"c{n}": 1, "_ng_task_index": n} for n in range(200_000)]})
         nursery.start_soon(ask, "/compare", two)
         nursery.start_soon(ask, "/aggregate_metrics", rows)
-        with trio.fail_after(20):
-            while True:
-                read = await server.metrics()
-                if (read["judge_calls_in_flight"], read["running_requests"]) == (2, 2):
-                    break
-                await trio.sleep(0.02)
+        await server.until(lambda read: (read["judge_calls_in_flight"], read["running_requests"]) == (2, 2))
         assert await server.terminate() == 0
     assert statuses == [503, 503]
 
