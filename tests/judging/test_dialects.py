@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import unusable
 from tests.support.fake_judge import answer
 from tests.support.judging_kit import ASK, GOOD, PARAMS, Kept, Scripted, Step, ask, judge_of, ticket
 from trio.testing import MockClock
@@ -21,7 +22,6 @@ from genrm_trio.judging.transport import Dialect
 
 RANGES = ((1.0, 5.0), (1.0, 6.0))
 FULL = ask("one <b>", "two {{ principle }}", turns=[("system", "s"), ("user", "u")], principle="be kind")
-CHAT = "/v1/chat/completions"
 PLAIN = (
     "{% for turn in conversation %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}[{{ response_1 }}|{{ response_2 }}]"
 )
@@ -39,10 +39,8 @@ async def sent(dialect: Dialect, question: Ask, *steps: Step) -> tuple[list[Any]
     return wire.bodies, answered
 
 
-def completion(text: str | None = GOOD, finish: str | None = "stop", **message: Any) -> Step:
-    body = answer("", CHAT)
-    body["choices"][0] = {"finish_reason": finish, "message": {"role": "assistant", "content": text, **message}}
-    return Step(body=body)
+def completion(content: Any = GOOD, finish: str | None = "stop", **message: Any) -> Step:
+    return Step(body=unusable.completion(content, finish, **message))
 
 
 # --- responses
@@ -249,17 +247,10 @@ async def test_the_newer_name_for_the_token_limit(autojump_clock: MockClock) -> 
 @pytest.mark.parametrize(
     ("step", "kind"),
     [
-        (completion(None), "no_text"),
+        *((Step(body=body), kind) for kind, body in unusable.CHAT_UNUSABLE.values()),
         (completion("  \n"), "no_text"),
-        (completion([]), "no_text"),  # type: ignore[arg-type]  # what servers send
-        (completion(None, refusal="I cannot"), "refusal"),
-        (completion([{"type": "refusal", "refusal": "no"}]), "refusal"),  # type: ignore[arg-type]  # what servers send
-        (completion(None, "tool_calls", tool_calls=[{"id": "1"}]), "tool_call"),
-        (completion(GOOD, "tool_calls", tool_calls=[{"id": "1"}]), "tool_call"),
+        (completion([]), "no_text"),
         (completion(None, function_call={"name": "f"}), "tool_call"),
-        (completion(None, reasoning_content=GOOD), "reasoning_only"),
-        (completion("", reasoning=GOOD), "reasoning_only"),
-        (completion(GOOD, "length"), "incomplete"),
         (completion(GOOD, "content_filter"), "incomplete"),
         (Step(body={"choices": []}), "not_object"),
         (Step(body={"choices": None}), "not_object"),
@@ -283,7 +274,7 @@ async def test_unusable_completions(step: Step, kind: str, autojump_clock: MockC
         completion(),
         completion(finish=None),
         completion(finish=""),
-        completion([{"type": "text", "text": GOOD}]),  # type: ignore[arg-type]  # what servers send
+        completion([{"type": "text", "text": GOOD}]),
         completion(tool_calls=[], refusal=None, reasoning_content="hm"),
     ],
 )

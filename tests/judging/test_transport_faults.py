@@ -16,6 +16,7 @@ import pytest
 import trio
 from tests.support.fake_judge import FakeJudge, FaultName, Reply, answer, better_of, in_turn, verdict_text
 from tests.support.judging_kit import ASK, GOOD, Kept, ask, judge_of, ticket
+from tests.support.unusable import RESPONSES_UNUSABLE
 
 from genrm_trio.judging.endpoint import Address, Endpoint
 from genrm_trio.judging.judge import Answered, JudgeError
@@ -386,17 +387,7 @@ CASES: list[tuple[Any, str]] = [
     (answer(GOOD, status="in_progress"), "incomplete"),
     (answer(GOOD, status="cancelled"), "incomplete"),
     (answer(GOOD, output=None), "no_text"),
-    (answer(GOOD, output=[{"type": "message", "content": None}]), "no_text"),
-    (answer(GOOD, output=[{"type": "function_call", "name": "f", "arguments": "{}"}]), "tool_call"),
-    (answer(GOOD, output=[{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}]), "refusal"),
-    (
-        answer(GOOD, output=[{"type": "reasoning", "summary": [{"type": "summary_text", "text": GOOD}]}]),
-        "reasoning_only",
-    ),
-    (
-        answer(GOOD, output=[{"type": "reasoning", "content": [{"type": "reasoning_text", "text": GOOD}]}]),
-        "reasoning_only",
-    ),
+    *((body, kind) for kind, body in RESPONSES_UNUSABLE.values()),
 ]
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
@@ -22,6 +22,7 @@ from tests.support.peer import Peer
 ROOT: Final = Path(__file__).resolve().parents[2]
 START_S: Final = 30.0
 END_S: Final = 15.0
+WAIT_S: Final = 20.0
 LOG_SHOWN: Final = 4000
 CONTROL_TOKEN: Final = "control-token-of-the-tests"
 SECRET: Final = "session-secret-of-the-tests"
@@ -222,6 +223,17 @@ class ServerProcess:
         reply = await self.peer.ask("GET", "/metrics")
         assert reply.status == 200, f"no metrics: {reply.status} {reply.body[:200]!r}"
         return dict(_samples(reply.body.decode()))
+
+    async def until(self, condition: Callable[[dict[str, float]], bool]) -> None:
+        """Wait until a condition on the metrics holds."""
+        with trio.fail_after(WAIT_S):
+            while not condition(await self.metrics()):  # noqa: ASYNC110 - another process
+                await trio.sleep(0.02)
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The lines of the log that tell of this event."""
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
 
     def last_words(self) -> str:
         """The end of the log."""

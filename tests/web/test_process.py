@@ -55,12 +55,7 @@ class Held:
 
 async def until_waiting(server: ServerProcess, count: int) -> None:
     """Wait until so many requests wait, for their cohort or to be let in."""
-    with trio.fail_after(20):
-        while True:
-            read = await server.metrics()
-            if read["waiting_verifies"] + read["waiting_requests"] == count:
-                return
-            await trio.sleep(0.02)
+    await server.until(lambda read: read["waiting_verifies"] + read["waiting_requests"] == count)
 
 
 def descriptors(server: ServerProcess) -> int:
@@ -216,11 +211,6 @@ async def test_sigterm_ends_a_compare_and_a_table_at_once(tmp_path: Path) -> Non
         rows = as_json({"verify_responses": [{f"c{n}": 1, "_ng_task_index": n} for n in range(200_000)]})
         nursery.start_soon(ask, "/compare", two)
         nursery.start_soon(ask, "/aggregate_metrics", rows)
-        with trio.fail_after(20):
-            while True:
-                read = await server.metrics()
-                if (read["judge_calls_in_flight"], read["running_requests"]) == (2, 2):
-                    break
-                await trio.sleep(0.02)
+        await server.until(lambda read: (read["judge_calls_in_flight"], read["running_requests"]) == (2, 2))
         assert await server.terminate() == 0
     assert statuses == [503, 503]
