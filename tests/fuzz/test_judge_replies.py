@@ -96,7 +96,9 @@ def answer_in(step: Step, *, chat: bool) -> str:
     choices = told.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(message, dict) or choice.get("finish_reason") in ("length", "content_filter", "tool_calls"):
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        return ""
+    if choice.get("finish_reason") in ("length", "content_filter", "tool_calls"):
         return ""
     content = message.get("content")
     return content if isinstance(content, str) else texts_of(dicts(content), "text", "output_text")

@@ -299,6 +299,7 @@ def _option_refused(path: Path) -> Iterator[None]:
 def _stop_signals(grace_s: float) -> Iterator[trio.Event]:
     """Turn the first SIGTERM or SIGINT into an event; a second one ends the process at once, by the system's hand.
 
+    A second one within the moment until the first is seen is taken for the first; a third is not.
     Whatever is stuck then, a thread or the loop itself: at the end of the grace the process is gone.
     """
     stop = trio.Event()
