@@ -91,8 +91,12 @@ async def follow(graph: Graph, walk: Walk, target: Target) -> None:
         taken = await target.take(event)
         wrong = compare(event, before, after, taken, target) or _due(graph, edge.target, target.due())
         if wrong is not None:
-            way = "\n".join(f"{n:3} {graph.events[graph.edges[e].event]}" for n, e in enumerate(walk[: position + 1]))
-            raise Divergence(f"{wrong}\nafter\n{way}")
+            raise Divergence(f"{wrong}\nafter\n{way(graph, walk[: position + 1])}")
+
+
+def way(graph: Graph, walk: Walk) -> str:
+    """The events of a walk, to be read."""
+    return "\n".join(f"{n:3} {graph.events[graph.edges[number].event]}" for n, number in enumerate(walk))
 
 
 def compare(event: Event, before: State, after: State, taken: Taken, target: Target) -> str | None:
