@@ -13,7 +13,7 @@ from spec.tools.configs import Config
 
 from genrm_trio.core.cohort import Answer
 from genrm_trio.core.identity import CohortId, EpisodeId, group_cohort_id, parse_capture_key, ungrouped_cohort_id
-from genrm_trio.core.outcome import CohortFailed, JudgeFailed, Outcome, Rewarded
+from genrm_trio.core.outcome import CohortFailed, JudgeFailed, Outcome, Refused, Rewarded, Waits
 from genrm_trio.core.state import Limits
 from genrm_trio.ops.tla.values import Value, parse
 
@@ -159,3 +159,13 @@ class Codes:
                 return self.judge_failure((), text)
             case CohortFailed(code):
                 return "cohort", code
+
+    def reply(self, reply: Outcome | Refused | Waits | None) -> Value:
+        """What a request was answered at once, None when it waits."""
+        match reply:
+            case None | Waits():
+                return ("waits",)
+            case Refused(code):
+                return "refused", code
+            case outcome:
+                return "told", self.outcome(outcome)

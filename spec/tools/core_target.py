@@ -11,7 +11,7 @@ from spec.tools.replay import Taken
 
 from genrm_trio.core.cohort import Cohort
 from genrm_trio.core.identity import EpisodeId
-from genrm_trio.core.outcome import Answer, Rewarded
+from genrm_trio.core.outcome import Answer, Rewarded, Told
 from genrm_trio.core.registry import Registry, Submission
 from genrm_trio.core.trace import ACTIONS, method_name
 from genrm_trio.core.trace import Event as CodeEvent
@@ -23,7 +23,7 @@ NOW = 0.0
 
 
 class CoreTarget:
-    """A Registry. For each action it has a method of the Registry's name."""
+    """A Registry. For each action it has a method of the Registry's name, which returns what came back."""
 
     def __init__(self, constants: Constants, initial: State) -> None:
         self.codes = Codes(constants)
@@ -48,9 +48,10 @@ class CoreTarget:
         if event.name not in ACTIONS:
             return Taken(None, {})
         episodes = {s.session_id: s.episode for s in self.registry.sessions} if event.name == "Export" else {}
-        getattr(self, method_name(event.name))(event.args)
+        returned: Value | None = getattr(self, method_name(event.name))(event.args)
         (heard,) = self._events
-        return Taken(with_episodes(spec_event(heard, self.codes), self.codes, episodes), dict(self._answers))
+        told = with_episodes(spec_event(heard, self.codes), self.codes, episodes)
+        return Taken(told, dict(self._answers), returned)
 
     def core(self) -> Map:
         return projected(self.registry, self.codes)
@@ -68,11 +69,11 @@ class CoreTarget:
 
     # -- verification ----------------------------------------------------------------------------------
 
-    def submit(self, a: Map) -> None:
+    def submit(self, a: Map) -> Value:
         number = len(self.codes.waiters) + 1
         self.codes.waiters[number] = a["waiter"]
         self._numbers[a["waiter"]] = number
-        self.registry.submit(
+        reply = self.registry.submit(
             NOW,
             Submission(
                 waiter=number,
@@ -84,6 +85,7 @@ class CoreTarget:
                 episode=self.codes.episode_id(a["episode"]) if a["episode"] else None,
             ),
         )
+        return self.codes.reply(reply.outcome if isinstance(reply, Told) else reply)
 
     def leave(self, a: Map) -> None:
         self.registry.leave(NOW, self._numbers[a["waiter"]])
@@ -122,16 +124,17 @@ class CoreTarget:
 
     # -- sessions --------------------------------------------------------------------------------------
 
-    def seed(self, a: Map) -> None:
+    def seed(self, a: Map) -> Value:
         episode = self.codes.episode_id(a["episode"])
-        self.registry.seed(NOW, self.codes.session_id(a["session"]), episode, binds=True)
+        return self.registry.seed(NOW, self.codes.session_id(a["session"]), episode, binds=True)
 
-    def use_session(self, a: Map) -> None:
-        self.registry.use_session(NOW, self.codes.session_id(a["session"]), self.codes.episode_id(a["episode"]))
+    def use_session(self, a: Map) -> Value:
+        session, episode = self.codes.session_id(a["session"]), self.codes.episode_id(a["episode"])
+        return self.registry.use_session(NOW, session, episode)
 
-    def end_session(self, a: Map) -> None:
+    def end_session(self, a: Map) -> Value:
         episode = self.codes.episode_id(a["episode"])
-        self.registry.end_session(NOW, self.codes.session_id(a["session"]), a["by"], episode)
+        return self.registry.end_session(NOW, self.codes.session_id(a["session"]), a["by"], episode)
 
     # -- admission and checkpoints ---------------------------------------------------------------------
 

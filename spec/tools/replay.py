@@ -1,5 +1,7 @@
 """Leads code along the spec's graph, and compares after every step: the event, the whole state, and what was told.
 
+What was told is both: the reply that came back to whoever asked for the step, and what waiting requests heard by it.
+
 What the code is, and how it is made to take a step, is a Target's business. Steps of the world (a caller writes its
 outcome down, a rollout starts over) change nothing that the code could see.
 """
@@ -26,10 +28,15 @@ class Divergence(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a step of the code came to: its event, if it was an action of the core, and who was told what."""
+    """What a step of the code came to: its event, if it was an action of the core, and who was told what.
+
+    returned: what came back to whoever asked for it, as the spec has the reply. The event tells what the core decided,
+        and this what was made of it on the way out. Only for what is in ASKED.
+    """
 
     event: SpecEvent | None
     answers: Mapping[int, Answer]
+    returned: "Value | None" = None
 
 
 class Target(Protocol):
@@ -84,8 +91,12 @@ async def follow(graph: Graph, walk: Walk, target: Target) -> None:
         taken = await target.take(event)
         wrong = compare(event, before, after, taken, target) or _due(graph, edge.target, target.due())
         if wrong is not None:
-            way = "\n".join(f"{n:3} {graph.events[graph.edges[e].event]}" for n, e in enumerate(walk[: position + 1]))
-            raise Divergence(f"{wrong}\nafter\n{way}")
+            raise Divergence(f"{wrong}\nafter\n{way(graph, walk[: position + 1])}")
+
+
+def way(graph: Graph, walk: Walk) -> str:
+    """The events of a walk, to be read."""
+    return "\n".join(f"{n:3} {graph.events[graph.edges[number].event]}" for n, number in enumerate(walk))
 
 
 def compare(event: Event, before: State, after: State, taken: Taken, target: Target) -> str | None:
@@ -96,7 +107,7 @@ def compare(event: Event, before: State, after: State, taken: Taken, target: Tar
     core = target.core()
     if core != after.core:
         return f"the states differ: {difference(after.core, core)}"
-    return _told(before, after, taken, target.codes)
+    return _returned(event, taken) or _told(before, after, taken, target.codes)
 
 
 QUIET = frozenset(("idle", "restored"))
@@ -127,6 +138,18 @@ def _idle(state: State) -> set[Value]:
         return set()
     waiting = {waiter["s"] for _, waiter in pairs_of(state.core["waiting"])}
     return {session for session, _ in pairs_of(state.core["session"])} - waiting
+
+
+ASKED = frozenset(("Submit", "Seed", "UseSession", "EndSession"))
+"""Actions that a request asks for, which gets the reply."""
+
+
+def _returned(event: Event, taken: Taken) -> str | None:
+    """Whether the spec's reply came back to whoever asked. A Submit's tells of evictions besides, which none hears."""
+    replied = event.reply["reply"] if event.name == "Submit" and isinstance(event.reply, Map) else event.reply
+    if event.name not in ASKED or taken.returned == replied:
+        return None
+    return f"the spec replies {replied} to {event.name}, what came back is {taken.returned}"
 
 
 def _told(before: State, after: State, taken: Taken, codes: Codes) -> str | None:

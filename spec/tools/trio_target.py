@@ -139,7 +139,7 @@ class Process:
 
 
 class TrioTarget:
-    """A running server. For each action it has a method of the Registry's name."""
+    """A running server. For each action it has a method of the Registry's name, which returns what came back."""
 
     def __init__(self, constants: Constants, nursery: trio.Nursery) -> None:
         self.codes = Codes(constants)
@@ -173,10 +173,10 @@ class TrioTarget:
         if step is None:
             return Taken(None, {})
         episodes = {s.session_id: s.episode for s in self._server.registry.sessions}
-        await step(event.args)
+        returned: Value | None = await step(event.args)
         await trio.testing.wait_all_tasks_blocked()
         self._check_tasks()
-        return Taken(self._heard(event, episodes), self._answers())
+        return Taken(self._heard(event, episodes), self._answers(), returned)
 
     def core(self) -> Map:
         return projected(self._server.registry, self.codes)
@@ -222,7 +222,7 @@ class TrioTarget:
 
     # -- verification ----------------------------------------------------------------------------------
 
-    async def submit(self, a: Map) -> None:
+    async def submit(self, a: Map) -> Value:
         text = str(a["index"])
         asked = Verification(
             cohort=self.codes.cohort_id(a["cohort"]),
@@ -239,6 +239,7 @@ class TrioTarget:
         assert isinstance(number, int), "a waiter is a number"
         request.number = number
         self.codes.waiters[number] = a["waiter"]
+        return self.codes.reply(request.answer)
 
     async def leave(self, a: Map) -> None:
         (request,) = (r for r in self._process.requests if r.waiter == a["waiter"])
@@ -303,24 +304,24 @@ class TrioTarget:
 
     # -- sessions --------------------------------------------------------------------------------------
 
-    async def seed(self, a: Map) -> None:
+    async def seed(self, a: Map) -> Value:
         episode = self.codes.episode_id(a["episode"])
-        self._server.seed(self.codes.session_id(a["session"]), episode, binds=True, typed=False)
+        return self._server.seed(self.codes.session_id(a["session"]), episode, binds=True, typed=False)
 
-    async def use_session(self, a: Map) -> None:
+    async def use_session(self, a: Map) -> Value:
+        """A tool call, which the gate refuses when it is stale. After the shutdown the gate lets nobody in."""
         session, episode = self.codes.session_id(a["session"]), self.codes.episode_id(a["episode"])
         if self._server.registry.closed:
-            self._server.registry.use_session(self._server.now(), session, episode)
-            return
+            return self._server.use_session(session, episode) is None
         try:
             async with self._server.gate.enter("tool", session, episode):
-                pass
+                return True
         except Stale:
-            pass
+            return False
 
-    async def end_session(self, a: Map) -> None:
+    async def end_session(self, a: Map) -> Value:
         episode = self.codes.episode_id(a["episode"])
-        self._server.end_session(self.codes.session_id(a["session"]), a["by"], episode)
+        return self._server.end_session(self.codes.session_id(a["session"]), a["by"], episode)
 
     # -- admission and checkpoints ---------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ SOURCE_ONLY = {
         "SameEpisodeAttempt",
         "DeleteTakesClaimed",
         "ForgetNothing",
+        "ReplayRefused",
     ),
     "the spec has no such request: an attempt older than the one retired, a session of somebody else": (
         "RetireOnlyExactAttempt",

@@ -979,6 +979,19 @@ RUNTIME = (
         machine=False,
     ),
     Mutant(
+        "ReplayRefused",
+        "a member that asks again for its stored outcome is refused, and its rollout is lost",
+        (
+            (
+                "runtime/server.py",
+                "            return self._verified(reply.outcome)\n",
+                '            return self._verified(Refused("slot_closed", ""))\n',
+            ),
+        ),
+        ("tests/runtime/test_life.py::test_a_retry_waits_with_the_others_and_is_told_again_without_a_judge_call",),
+        machine=False,
+    ),
+    Mutant(
         "RetireDuringCommit",
         "a caller is captured, its session retired, and its replay meets a sibling's cohort",
         (

@@ -3,18 +3,26 @@
 The counterexamples are recorded (spec/counterexamples.json), so that no model checker is needed here.
 """
 
+import re
+from collections.abc import Mapping
 from functools import cache
 
 import pytest
-from spec.tools import configs, kit, mutants
+from spec.tools import configs, kit, mutants, replaying
 from spec.tools.codes import Codes, Constants
 from spec.tools.graph import Graph
 from spec.tools.inflation import Inflation
 from spec.tools.projection import projected
+from spec.tools.replaying import violated
+from tests.core.clients import CLIENT_INVARIANTS, CLIENT_STATE_INVARIANTS, Clients, Seen
 from tests.spec import small
-from tests.spec.witness import Witness, Wrong
+from tests.spec.witness import Invariants, Witness, Wrong
 
-from genrm_trio.core.trace import method_name
+from genrm_trio.core.invariants import STATE_INVARIANTS, STEP_INVARIANTS
+from genrm_trio.core.registry import Registry
+from genrm_trio.core.snapshot import Snapshot
+from genrm_trio.core.state import State
+from genrm_trio.core.trace import Event, method_name
 from genrm_trio.ops.tla.events import spec_event
 from genrm_trio.ops.tla.values import Map, write
 
@@ -51,7 +59,7 @@ def names_of(one: kit.Counterexample) -> str:
 
 def seen(one: kit.Counterexample) -> list[Wrong]:
     """What Python's invariants say after each step of a counterexample."""
-    witness = Witness(Constants.of(configs.load(one.configuration)), one.steps[0][1])
+    witness = Witness(Invariants(Constants.of(configs.load(one.configuration))), one.steps[0][1])
     steps = zip(one.steps, one.steps[1:], strict=False)
     return [witness.step(event, before, after) for (_, before), (event, after) in steps]
 
@@ -81,12 +89,51 @@ def test_every_safety_row_of_the_kill_table_has_its_counterexample() -> None:
 
 
 def test_along_a_graph_nothing_is_wrong() -> None:
-    graph = small.graph()
-    for walk in small.walks():
-        witness = Witness(small.constants(), graph.states[0])
-        for edge in (graph.edges[number] for number in walk):
-            event = graph.events[edge.event]
-            assert not witness.step(event, graph.states[edge.source], graph.states[edge.target]), event
+    assert violated(small.graph(), small.walks(), small.constants()) is None
+
+
+def empty(state: State) -> str | None:
+    return "a session is open" if len(state.sessions) else None
+
+
+def nothing_ends(_before: Snapshot, event: Event, _after: Snapshot) -> str | None:
+    return "it ended" if event.name == "ExpireSession" else None
+
+
+def nobody_hears(_record: Clients, seen: Seen) -> str | None:
+    return "somebody heard" if seen.answer is not None else None
+
+
+def nobody_was_told(record: Clients, _registry: Registry) -> str | None:
+    return "somebody was told" if record.told else None
+
+
+@pytest.mark.parametrize(
+    ("invariants", "name", "wrong", "told"),
+    [
+        (STATE_INVARIANTS, "no_leak", empty, r"^in state 0 no_leak is false: a session is open$"),
+        (STEP_INVARIANTS, "cap_respected", nothing_ends, r"(?s)^in state \d+, by edge \d+ .*ExpireSession[^\n]*$"),
+        (CLIENT_INVARIANTS, "own_outcome", nobody_hears, "own_outcome is false: somebody heard\nafter\n  0 "),
+        (CLIENT_STATE_INVARIANTS, "keep_needed", nobody_was_told, "keep_needed is false: somebody was told\nafter\n"),
+    ],
+)
+def test_an_invariant_that_is_false_along_a_graph_is_found(
+    invariants: Mapping[str, object], name: str, wrong: object, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(invariants, name, wrong)
+    found = violated(small.graph(), small.walks(), small.constants())
+    assert found is not None
+    assert re.search(told, found)
+
+
+def test_a_check_of_a_graph_reports_what_is_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, config = small.graph(), small.config()
+    monkeypatch.setattr(configs, "load", lambda _name: config)
+    monkeypatch.setattr(replaying, "dump", lambda _config: graph)
+    monkeypatch.setattr(replaying, "_replayed", lambda what, *_: (what, "", 0, 0.0, None))
+    monkeypatch.setitem(STATE_INVARIANTS, "no_leak", empty)
+    rows = {what: wrong for what, _, _, _, wrong in replaying.checked("small")}
+    assert rows["invariants small in Python"] == "in state 0 no_leak is false: a session is open"
 
 
 def test_inflation_is_the_inverse_of_projection() -> None:

@@ -5,7 +5,7 @@ learns from the events what callers see, as the stateful test's does.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spec.tools.codes import Codes, Constants, Key
@@ -24,9 +24,10 @@ from tests.core.clients import (
 
 from genrm_trio.core.invariants import broken, broken_step
 from genrm_trio.core.outcome import Answer, CohortFailed, JudgeFailed, Refused, Rewarded
-from genrm_trio.core.snapshot import snapshot
+from genrm_trio.core.registry import Registry
+from genrm_trio.core.snapshot import Snapshot, snapshot
 from genrm_trio.core.trace import ACTIONS
-from genrm_trio.ops.tla.values import Value, pairs_of
+from genrm_trio.ops.tla.values import Map, Value, pairs_of
 
 Wrong = dict[str, str]
 
@@ -44,26 +45,72 @@ class CallCodes(Codes):
         return int(super().reward_number((outcome[0], outcome[1], outcome[2]))) + 1
 
 
-class Witness:
-    """Sees one behaviour, step by step. `step` returns what is wrong after it, by the invariant's name."""
+@dataclass(frozen=True, slots=True)
+class Inflated:
+    """A state of the server as the code has it, and what is wrong with it.
 
-    def __init__(self, constants: Constants, initial: State) -> None:
+    core: as the spec has it; kept, so that nothing else comes to have its identity.
+    """
+
+    core: Map
+    registry: Registry
+    seen: Snapshot
+    wrong: Wrong
+
+
+class Invariants:
+    """Those of the server: each state is made and judged once, and so is each step, however many behaviours pass it.
+
+    States and events are told apart by identity: a graph has one object for each.
+    """
+
+    def __init__(self, constants: Constants) -> None:
         self.codes = CallCodes(constants)
         self.inflation = Inflation(self.codes)
-        self.record = Clients(constants.size)
+        self._states: dict[int, Inflated] = {}
+        self._steps: dict[tuple[int, int, int], tuple[Event, Wrong]] = {}
+
+    def state(self, core: Map) -> Inflated:
+        """This state."""
+        known = self._states.get(id(core))
+        if known is None:
+            registry = self.inflation.registry(core)
+            known = self._states[id(core)] = Inflated(core, registry, snapshot(registry), broken(registry))
+        return known
+
+    def step(self, before: Map, event: Event, after: Map) -> Wrong:
+        """What is wrong with this step, and with the state that it leads to."""
+        number = id(before), id(event), id(after)
+        known = self._steps.get(number)
+        if known is None:
+            wrong = self.state(after).wrong
+            if event.name in ACTIONS:
+                seen = self.inflation.event(event)
+                wrong = wrong | broken_step(self.state(before).seen, seen, self.state(after).seen)
+            known = self._steps[number] = event, wrong
+        return known[1]
+
+
+class Witness:
+    """Sees one behaviour, step by step. `step` returns what is wrong after it, by the invariant's name.
+
+    invariants: those of the server, which the witnesses of all behaviours of one graph share.
+    """
+
+    def __init__(self, invariants: Invariants, initial: State) -> None:
+        self.invariants = invariants
+        self.codes, self.inflation = invariants.codes, invariants.inflation
+        self.record = Clients(self.codes.constants.size)
         self._wrong: Wrong = {}
         self._saved: Saved | None = None
         self._crashed = False
-        self._before = self.inflation.registry(initial.core)
+        self._before = invariants.state(initial.core).registry
         for session, opened in pairs_of(initial.core["session"]):
             self._open(session, opened["ep"])
 
     def step(self, event: Event, before: State, after: State) -> Wrong:
-        self._wrong = {}
-        registry = self.inflation.registry(after.core)
-        self._wrong |= broken(registry)
-        if event.name in ACTIONS:
-            self._wrong |= broken_step(snapshot(self._before), self.inflation.event(event), snapshot(registry))
+        self._wrong = dict(self.invariants.step(before.core, event, after.core))
+        registry = self.invariants.state(after.core).registry
         see: Callable[[Event, State, State], None] = getattr(self, f"_{event.name.lower()}", self._nothing)
         self._guarded("the record", lambda: see(event, before, after))
         self._before = registry

@@ -230,9 +230,12 @@ class Server:
         """Bind a session to its episode, or claim a restored one."""
         return self.registry.seed(self.now(), session_id, episode, binds=binds, typed=typed)
 
-    def end_session(self, session_id: str, by: EndedBy, episode: EpisodeId | None = None) -> None:
-        """A session ends by its 2xx verify reply, or by its close; not by those of an attempt that it left behind."""
-        self.registry.end_session(self.now(), session_id, by, episode)
+    def end_session(self, session_id: str, by: EndedBy, episode: EpisodeId | None = None) -> str:
+        """A session ends by its 2xx verify reply, or by its close; not by those of an attempt that it left behind.
+
+        Says which, in the Registry's words.
+        """
+        return self.registry.end_session(self.now(), session_id, by, episode)
 
     def use_session(self, session_id: str, episode: EpisodeId | None) -> str | None:
         """Count a request that needs no cohort as use of its session; returns why it is refused as stale, or None."""
