@@ -50,6 +50,7 @@ CORE: tuple[Stage, ...] = (
     ("core", "P", 1),
     ("core", "X", 1),
     ("trio", "U", 1),
+    ("core", "V", 1),
 )
 """For a mutant of the core. Q is left out, whose behaviours are those of P and X; S and E are large, and are there for
 a second group attempt, and for what goes by count while a checkpoint is open."""

@@ -41,6 +41,7 @@ SOURCE_ONLY = {
         "DeleteTakesClaimed",
         "ForgetNothing",
         "ReplayRefused",
+        "LiveRetireFreesUngrouped",
     ),
     "the spec has no such request: an attempt older than the one retired, a session of somebody else": (
         "RetireOnlyExactAttempt",

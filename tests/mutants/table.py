@@ -710,6 +710,16 @@ RETIRE = (
         breaks="no_foreign_free",
     ),
     core(
+        "LiveRetireFreesUngrouped",
+        "test_retire.py::test_without_a_group_id_no_slot_is_freed",
+        "without a group id a retired rollout's slot is given to the next that comes",
+        (
+            REGISTRY,
+            "        if cohort is None or cohort.id.group is None or cohort.phase is not Phase.COLLECTING:\n",
+            "        if cohort is None or cohort.phase is not Phase.COLLECTING:\n",
+        ),
+    ),
+    core(
         "RetireWaitsForCohort",
         "test_retire.py::test_a_live_retire_answers_what_waits_and_frees_a_collecting_slot",
         "a retire waits for a cohort that waits for the retired rollout",
