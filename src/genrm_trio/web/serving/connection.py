@@ -4,6 +4,7 @@ Read a head, read a body, have it answered while watching that the client stays,
 done. Every wait has a bound from `ServingLimits`, but for one: a complete request may be held for ever.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -25,6 +26,10 @@ LONGEST_FRAME = 1024
 """Bytes that a chunk's size line, or the trailers, may have when they are not complete yet. The parser's time for a bad
 line grows with the square of its length.
 """
+
+
+SHOWN_BYTES = re.compile(r""":? (?:bytearray\()?b['"].*""", re.DOTALL)
+"""Where an error of the parser begins to repeat what it was given, in Python's notation."""
 
 
 class Host(Protocol):
@@ -167,6 +172,8 @@ class Connection:
                 raise self._shutting_down(rest=rest)
             if self.overflow:
                 raise Rejected(self._too_busy(), rest=rest)
+        if has_body and _is_compressed(request):
+            raise Rejected(errors.compressed(), rest=rest)
         if int(headers.get(b"content-length", b"0")) > self.limits.max_request_bytes:
             raise Rejected(self._too_large(), rest=rest)
         return target
@@ -220,7 +227,13 @@ class Connection:
         try:
             return self.peer.http.next_event()
         except h11.RemoteProtocolError as error:
-            raise malformed(error.error_status_hint, f"not HTTP/1.1: {error}") from error
+            raise malformed(error.error_status_hint, self._what_is_wrong(error)) from error
+
+    def _what_is_wrong(self, error: h11.RemoteProtocolError) -> str:
+        """The parser's words, without the client's bytes in them; its bound on a head is ours."""
+        if error.error_status_hint == 431:
+            return f"the request's head is longer than limits.max_header_bytes, {self.limits.max_header_bytes}"
+        return f"not HTTP/1.1: {SHOWN_BYTES.sub('', str(error))}"
 
     @contextmanager
     def _wait(self, seconds: float, *, interruptible: bool = True) -> Iterator[trio.CancelScope]:
@@ -317,6 +330,17 @@ class Connection:
     async def _until_half_closed(self) -> None:
         while not self.peer.closed_writing:
             await self.peer.read_on()
+
+
+def _is_compressed(request: h11.Request) -> bool:
+    """Whether a request says that its body is in another form than the plain one."""
+    named = [
+        part.strip().lower()
+        for name, value in request.headers
+        if name == b"content-encoding"
+        for part in value.split(b",")
+    ]
+    return not {b"", b"identity"}.issuperset(named)
 
 
 def _origin_form(target: bytes) -> bytes | None:
