@@ -153,7 +153,7 @@ class Connection:
         has_body = b"content-length" in headers or b"transfer-encoding" in headers
         rest = self._droppable(0) if has_body else 0
         if self._head_bytes > self.limits.max_header_bytes:  # the parser minds those of an unfinished head only
-            raise malformed(431, f"the request's head has more than {self.limits.max_header_bytes} bytes", rest=rest)
+            raise self._head_too_long(rest=rest)
         if len(request.headers) > self.limits.max_header_fields:
             raise self._too_many_fields(rest=rest)
         if request.http_version not in {b"1.0", b"1.1"}:
@@ -227,13 +227,9 @@ class Connection:
         try:
             return self.peer.http.next_event()
         except h11.RemoteProtocolError as error:
-            raise malformed(error.error_status_hint, self._what_is_wrong(error)) from error
-
-    def _what_is_wrong(self, error: h11.RemoteProtocolError) -> str:
-        """The parser's words, without the client's bytes in them; its bound on a head is ours."""
-        if error.error_status_hint == 431:
-            return f"the request's head is longer than limits.max_header_bytes, {self.limits.max_header_bytes}"
-        return f"not HTTP/1.1: {SHOWN_BYTES.sub('', str(error))}"
+            if error.error_status_hint == 431:
+                raise self._head_too_long() from error
+            raise malformed(error.error_status_hint, f"not HTTP/1.1: {SHOWN_BYTES.sub('', str(error))}") from error
 
     @contextmanager
     def _wait(self, seconds: float, *, interruptible: bool = True) -> Iterator[trio.CancelScope]:
@@ -264,6 +260,10 @@ class Connection:
 
     def _too_many_fields(self, *, rest: int = 0) -> Rejected:
         return malformed(431, f"the request's head has more than {self.limits.max_header_fields} lines", rest=rest)
+
+    def _head_too_long(self, *, rest: int = 0) -> Rejected:
+        text = f"the request's head is longer than limits.max_header_bytes, {self.limits.max_header_bytes}"
+        return malformed(431, text, rest=rest)
 
     async def _reject(self, rejected: Rejected) -> None:
         """Answer, then read on for a while so that the client gets to read the answer."""
