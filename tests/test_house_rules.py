@@ -173,6 +173,29 @@ def test_the_checkout_speaks_of_the_project_alone(what: str) -> None:
     assert not broken, f"found {what}"
 
 
+def events_logged(node: ast.Call) -> list[ast.expr]:
+    """Return the argument that names a log line's event, if the call logs one, by itself or through `partial`."""
+    levels = ("debug", "info", "warning", "error", "critical", "exception")
+    writes = {f"{logger}.{level}" for logger in ("log", "told") for level in levels}
+    if called(node) in writes | {"report"}:
+        return node.args[:1]
+    return node.args[1:2] if called(node) == "partial" and called(node.args[0]) in writes else []
+
+
+def test_log_events_are_names() -> None:
+    """What they say in words is the field `text`."""
+    found = [(path, event) for path, n in nodes("src") if isinstance(n, ast.Call) for event in events_logged(n)]
+    named = {"event"}  # handed on by `report`
+    broken = [
+        f"{place(path, event)} {ast.unparse(event)}"
+        for path, event in found
+        if not (isinstance(event, ast.Constant) and re.fullmatch(r"[a-z]+(_[a-z]+)*", str(event.value)))
+        and ast.unparse(event) not in named
+    ]
+    assert len(found) > 20
+    assert not broken, "an event is a snake_case name"
+
+
 def test_the_core_never_awaits() -> None:
     waiting = ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith
     broken = [place(p, n) for p, n in nodes("src") if "core" in p.parts and isinstance(n, waiting)]

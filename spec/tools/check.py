@@ -260,7 +260,8 @@ def _show(console: Console, report: Report, seconds: float) -> None:
     console.print(table)
     for text in report.wrong:
         console.print(f"[red]{text}[/red]")
-    console.print(f"{len(report.rows) - len(report.wrong)} checks hold, {len(report.wrong)} do not, {seconds:.0f} s")
+    wrong = len(report.wrong)
+    console.print(f"{len(report.rows) - wrong} as expected, {wrong} not, {seconds:.0f} s")  # a mutant is to be refuted
 
 
 if __name__ == "__main__":

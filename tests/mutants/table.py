@@ -1033,8 +1033,8 @@ RUNTIME = (
         (
             (
                 "runtime/gate.py",
-                "        while not self._passes(kind):\n            await self.bell.heard()\n",
-                "        if not self._passes(kind):\n            await self.bell.heard()\n",
+                "            while not self._passes(kind):\n                await self.bell.heard()\n",
+                "            if not self._passes(kind):\n                await self.bell.heard()\n",
             ),
         ),
         ("tests/runtime/test_gate.py::test_a_waiting_request_stays_out_when_admission_recloses_before_it_woke",),
@@ -1059,10 +1059,10 @@ RUNTIME = (
         (
             (
                 "runtime/gate.py",
-                "        while not self._passes(kind):\n",
-                '        if kind == "tool" and session is not None:\n'
-                "            self._registry.use_session(self._now(), session, episode)\n"
-                "        while not self._passes(kind):\n",
+                "            while not self._passes(kind):\n",
+                '            if kind == "tool" and session is not None:\n'
+                "                self._registry.use_session(self._now(), session, episode)\n"
+                "            while not self._passes(kind):\n",
             ),
             (
                 "runtime/gate.py",

@@ -17,6 +17,8 @@ from genrm_trio.ops.agreement import agreement
 from genrm_trio.ops.rows import read_rows
 from genrm_trio.ops.sources import example_rows
 
+COMMAND = "genrm-trio"
+
 
 def run(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -59,6 +61,16 @@ def test_a_wrong_argument_is_a_usage_error() -> None:
 def test_the_version_is_told() -> None:
     done = run("--version")
     assert (done.returncode, done.stdout) == (0, f"genrm-trio {version('genrm-trio')}\n")
+
+
+@pytest.mark.parametrize(
+    "command", [[sys.executable, "-m", "genrm_trio"], [str(Path(sys.executable).with_name(COMMAND))]]
+)
+def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "typer.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    stopped = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=stopped, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_without_a_command_the_commands_are_listed() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,7 @@ from genrm_trio.ops.metrics import Metrics, Reading
 from genrm_trio.ops.rows import read_rows
 from genrm_trio.ops.settings import Settings
 from genrm_trio.ops.sources import example_rows, load
+from genrm_trio.web.verification import Identified, VerifyReader
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -146,6 +148,17 @@ async def test_the_figures_in_the_readme_are_those_of_the_demo(tmp_path: Path) -
         lines.append(f"| `{aggregator}` | `{strategy}` | {CALLS[strategy]} | {figures} |")
     readme = (ROOT / "README.md").read_text()
     assert [line for line in lines if line not in readme] == []
+
+
+def test_the_operating_guide_sets_what_its_commands_use() -> None:
+    script = "".join(blocks(ROOT / "docs" / "operating.md", "sh"))
+    subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+    used = set(re.findall(r"\$([A-Za-z_]\w*)", script))
+    assert used == {"CONTROL_TOKEN", "dir", "request"}
+    assert used <= set(re.findall(r"^(\w+)=", script, re.M))
+    (request,) = re.findall(r"^request='(.*?)'$", script, re.M | re.S)
+    settings = Settings.model_validate({"num_rollouts_per_prompt": 2})
+    assert isinstance(VerifyReader(assembly.policy(settings)).read(bytearray(request.encode())), Identified)
 
 
 async def test_the_request_in_the_readme_gets_the_reply_beside_it(

@@ -99,10 +99,19 @@ def test_nested_variables_lie_over_the_file(tmp_path: Path, monkeypatch: pytest.
         ("judge: {base_ulr: 'http://j'}", "judge.base_ulr", "judge.base_url"),
         ("checkpoint: {enable: true}", "checkpoint.enable", "checkpoint.enabled"),
         ("limits: {keepalive_s: 20}", "limits.keepalive_s", "limits.keep_alive_s"),
+        ("judge: {panel: [{base_url: 'http://j', wieght: 2}]}", "judge.panel.0.wieght", "judge.panel.0.weight"),
+        ("base_url: 'http://j'", "base_url", "judge.base_url"),
     ],
 )
 def test_an_unknown_field_is_named_with_the_nearest(tmp_path: Path, text: str, unknown: str, nearest: str) -> None:
     assert f"unknown field {unknown}; the nearest known one is {nearest}" in refused(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["limits: {foo: 1}", "judge: {prot: 1}", "judge: {panel: [{judge: 1}]}", "xyz: 1"])
+def test_a_field_that_is_like_none_of_its_section_gets_no_hint(tmp_path: Path, text: str) -> None:
+    said = refused(tmp_path, text)
+    assert "unknown field" in said
+    assert "nearest" not in said
 
 
 @pytest.mark.parametrize(

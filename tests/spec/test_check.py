@@ -25,6 +25,8 @@ def test_one_mutant_tells_the_events_of_its_counterexample() -> None:
     assert names[0] == "Init"
     assert "EndSession" in names
     assert names[-1] == "Seed"
+    check._show(console, one.report, 1.0)
+    assert console.export_text().splitlines()[-1] == "1 as expected, 0 not, 1 s", "refuted is as it should be"
 
 
 def test_an_unknown_mutant_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,7 @@
 """No request ends the server or touches another: hostile inputs while requests are held that then complete."""
 
+import json
+
 import pytest
 import trio
 from tests.web.hostile import HOSTILE
@@ -39,6 +41,14 @@ async def test_each_hostile_request_is_cut_at_every_byte() -> None:
         assert server.server.counts.guarded == 0
 
 
+CHUNKED = b"POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def encoded(value: bytes) -> bytes:
+    """A request whose body says how it is encoded."""
+    return b"POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\nContent-Encoding: " + value + b"\r\n\r\nhi"
+
+
 EXPECTED = {
     "websocket upgrade with a byte behind it": b"HTTP/1.1 404",
     "websocket upgrade": b"HTTP/1.1 200",
@@ -64,6 +74,42 @@ async def test_the_answer_to_a_hostile_request(name: str) -> None:
     async with running(QUICK) as server:
         answer = await server.talk(HOSTILE[name])
         assert answer[: len(EXPECTED[name]) or None] == EXPECTED[name]
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (b"GARBAGE\r\n\r\n", "not HTTP/1.1: illegal request line"),
+        (b"GET / HTTP/1.1\r\nHost: t\r\nno colon\r\n\r\n", "not HTTP/1.1: illegal header line"),
+        (CHUNKED + b"zz\r\n", "not HTTP/1.1: illegal chunk header"),
+        (CHUNKED + b"1\r\na'\n", "not HTTP/1.1: malformed chunk footer"),
+        (b"GET / HTTP/1.1\r\n\r\n", "not HTTP/1.1: Missing mandatory Host: header"),
+        (HOSTILE["long header"], "the request's head is longer than limits.max_header_bytes, 65536"),
+    ],
+)
+async def test_the_text_says_what_is_wrong_and_repeats_no_bytes(sent: bytes, text: str) -> None:
+    async with running(QUICK) as server:
+        answer = await server.talk(sent)
+    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"detail": text, "code": "invalid_request"}
+
+
+@pytest.mark.parametrize("value", [b"gzip", b"Br", b"identity, gzip", b"identity\r\nContent-Encoding: zstd"])
+async def test_a_compressed_body_is_refused_as_such(value: bytes) -> None:
+    async with running(QUICK) as server:
+        answer = await server.talk(encoded(value))
+    assert answer.startswith(b"HTTP/1.1 415")
+    assert b"accept-encoding: identity" in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "invalid_request"
+
+
+async def test_a_body_that_says_that_it_is_plain_is_taken() -> None:
+    async with running(QUICK) as server, await server.connect() as client:
+        for value in (b"identity", b"", b"IDENTITY"):
+            assert await client.ask(encoded(value)) == (200, b"hi")
+        assert await client.ask(b"GET /health HTTP/1.1\r\nHost: t\r\nContent-Encoding: gzip\r\n\r\n", "GET") == (
+            200,
+            b'{"status":"ok"}',
+        )
 
 
 async def test_a_crash_in_a_handler_is_a_json_string() -> None:

@@ -32,7 +32,7 @@ class Inspection:
 
     manifest: None when it cannot be read. digest_ok: None when there was nothing to compare.
     sessions: readable records; empty_states of them carry no outcome. rewarded, judge_failed: members by outcome,
-    a member that several sessions back counted once. damage: what makes a restore refuse it; damage_count is how
+    a member that several sessions back counted once. damage: what makes every restore refuse it; damage_count is how
     much there is. notes: what is odd but harmless.
     """
 
@@ -51,7 +51,7 @@ class Inspection:
 
     @property
     def damaged(self) -> bool:
-        """Whether a restore would refuse it."""
+        """Whether every restore would refuse it, under any configuration."""
         return self.damage_count > 0
 
     def fault(self, text: str) -> None:

@@ -118,7 +118,10 @@ def compare(
 def inspect(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A checkpoint, or one server's part of it.")],
 ) -> None:
-    """Show what a checkpoint holds and check its digests; exit code 1 when a restore would refuse it."""
+    """Show what a checkpoint holds and check its digests; exit code 1 when it is damaged.
+
+    Damage is what every restore refuses. A restore may refuse an undamaged one too, for the server's configuration.
+    """
     from genrm_trio.checkpoints.inspection import inspect_checkpoint  # noqa: PLC0415 - as above
 
     try:

@@ -6,7 +6,7 @@ part of a message.
 
 import difflib
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import get_args
 
 from pydantic import BaseModel, SecretStr
@@ -54,7 +54,7 @@ def said(error: ErrorDetails, flags: Collection[str] = ()) -> str:
     """
     path = ".".join(str(part) for part in error["loc"])[:LONGEST_SHOWN]
     if error["type"] == "extra_forbidden":
-        return _unknown(path, _known_fields(Settings))
+        return _unknown(error["loc"], path)
     if error["type"] in {"model_type", "model_attributes_type"} and (within := _models_at(error["loc"])):
         names = within[0].model_fields
         example = "base_url" if "base_url" in names else next(iter(names))
@@ -73,10 +73,12 @@ def said(error: ErrorDetails, flags: Collection[str] = ()) -> str:
     return f"{path}: {reason} (it is {text[:LONGEST_SHOWN]!r})"
 
 
-def _unknown(path: str, known: Iterable[str]) -> str:
-    """Name an unknown field, and the nearest known one when it is near."""
-    near = difflib.get_close_matches(path, sorted(known), n=1, cutoff=NEAR_ENOUGH)
-    return f"unknown field {path}" + (f"; the nearest known one is {near[0]}" if near else "")
+def _unknown(location: tuple[int | str, ...], path: str) -> str:
+    """Name an unknown field, and the nearest known one when it is near: of its section, or of all at the top level."""
+    *section, name = (str(part)[:LONGEST_SHOWN] for part in location)
+    inside = [known for model in _models_at(location[:-1]) for known in model.model_fields]
+    near = difflib.get_close_matches(name, inside if section else _known_fields(Settings), n=1, cutoff=NEAR_ENOUGH)
+    return f"unknown field {path}" + (f"; the nearest known one is {'.'.join([*section, *near])}" if near else "")
 
 
 def _sections(model: type[BaseModel], name: str) -> list[type[BaseModel]]:

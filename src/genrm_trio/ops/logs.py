@@ -152,7 +152,7 @@ class Renderer:
             if room >= 0:
                 shown[name[:64]] = _head(text, room)
                 return _dump({**shown, "cut": cut})
-        return _dump({"event": "log line too long", "level": str(fields.get("level"))[:32]})
+        return _dump({"event": "log_line_too_long", "level": str(fields.get("level"))[:32]})
 
     def _value(self, value: object, depth: int) -> object:
         if value is None or isinstance(value, bool | int):

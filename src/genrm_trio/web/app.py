@@ -201,7 +201,7 @@ async def _guarded(handler: Handler) -> Response:
     except TooLarge as error:
         reply = errors.detail(413, "too_large", str(error))
     except Exception as error:  # noqa: BLE001 - it is logged whole and told to the client (contract 1.2)
-        report("request failed", error, path=request.path)
+        report("request_failed", error, path=request.path)
         reply = errors.unhandled(error)
     if isinstance(reply, Reply):
         return Response(reply.body, reply.status, {**reply.headers, **visit.headers})

@@ -151,6 +151,14 @@ def of_invalid(error: InvalidBody) -> Reply:
     return Reply(422, to_json({"detail": entries, "code": "invalid_request"}))
 
 
+def compressed() -> Reply:
+    """A body in an encoding of its own (contract 14.21)."""
+    reply = detail(
+        415, "invalid_request", "the request's body must not be compressed: no Content-Encoding but identity"
+    )
+    return Reply(reply.status, reply.body, {**reply.headers, "accept-encoding": "identity"})
+
+
 def unhandled(error: BaseException) -> Reply:
     """What any other exception in a handler becomes: a JSON string of its representation."""
     return Reply(500, to_json(repr(error)))

@@ -113,7 +113,8 @@ class DataRoutes:
     def _warn_of_omitted_attempt(self, asked: Identified) -> None:
         if not self._warned_of_omitted_attempt:
             self._warned_of_omitted_attempt = True
-            log.warning("a group id came without _ng_group_attempt, taken as 0; said once", cohort=asked.cohort.key)
+            text = "a group id came without _ng_group_attempt, taken as 0; said once"
+            log.warning("group_attempt_omitted", cohort=asked.cohort.key, text=text)
 
     # -- sessions --------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ Read a head, read a body, have it answered while watching that the client stays,
 done. Every wait has a bound from `ServingLimits`, but for one: a complete request may be held for ever.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -25,6 +26,10 @@ LONGEST_FRAME = 1024
 """Bytes that a chunk's size line, or the trailers, may have when they are not complete yet. The parser's time for a bad
 line grows with the square of its length.
 """
+
+
+SHOWN_BYTES = re.compile(r""":? (?:bytearray\()?b['"].*""", re.DOTALL)
+"""Where an error of the parser begins to repeat what it was given, in Python's notation."""
 
 
 class Host(Protocol):
@@ -148,7 +153,7 @@ class Connection:
         has_body = b"content-length" in headers or b"transfer-encoding" in headers
         rest = self._droppable(0) if has_body else 0
         if self._head_bytes > self.limits.max_header_bytes:  # the parser minds those of an unfinished head only
-            raise malformed(431, f"the request's head has more than {self.limits.max_header_bytes} bytes", rest=rest)
+            raise self._head_too_long(rest=rest)
         if len(request.headers) > self.limits.max_header_fields:
             raise self._too_many_fields(rest=rest)
         if request.http_version not in {b"1.0", b"1.1"}:
@@ -167,6 +172,8 @@ class Connection:
                 raise self._shutting_down(rest=rest)
             if self.overflow:
                 raise Rejected(self._too_busy(), rest=rest)
+        if has_body and _is_compressed(request):
+            raise Rejected(errors.compressed(), rest=rest)
         if int(headers.get(b"content-length", b"0")) > self.limits.max_request_bytes:
             raise Rejected(self._too_large(), rest=rest)
         return target
@@ -220,7 +227,9 @@ class Connection:
         try:
             return self.peer.http.next_event()
         except h11.RemoteProtocolError as error:
-            raise malformed(error.error_status_hint, f"not HTTP/1.1: {error}") from error
+            if error.error_status_hint == 431:
+                raise self._head_too_long() from error
+            raise malformed(error.error_status_hint, f"not HTTP/1.1: {SHOWN_BYTES.sub('', str(error))}") from error
 
     @contextmanager
     def _wait(self, seconds: float, *, interruptible: bool = True) -> Iterator[trio.CancelScope]:
@@ -251,6 +260,10 @@ class Connection:
 
     def _too_many_fields(self, *, rest: int = 0) -> Rejected:
         return malformed(431, f"the request's head has more than {self.limits.max_header_fields} lines", rest=rest)
+
+    def _head_too_long(self, *, rest: int = 0) -> Rejected:
+        text = f"the request's head is longer than limits.max_header_bytes, {self.limits.max_header_bytes}"
+        return malformed(431, text, rest=rest)
 
     async def _reject(self, rejected: Rejected) -> None:
         """Answer, then read on for a while so that the client gets to read the answer."""
@@ -317,6 +330,17 @@ class Connection:
     async def _until_half_closed(self) -> None:
         while not self.peer.closed_writing:
             await self.peer.read_on()
+
+
+def _is_compressed(request: h11.Request) -> bool:
+    """Whether a request says that its body is in another form than the plain one."""
+    named = [
+        part.strip().lower()
+        for name, value in request.headers
+        if name == b"content-encoding"
+        for part in value.split(b",")
+    ]
+    return not {b"", b"identity"}.issuperset(named)
 
 
 def _origin_form(target: bytes) -> bytes | None:

@@ -125,7 +125,7 @@ class Exchange:
 
     async def _failed(self, group: BaseExceptionGroup[Exception]) -> None:
         error = _only(group)
-        report("request failed outside its handler", error, path=self._asgi_scope["path"])
+        report("request_failed_outside_handler", error, path=self._asgi_scope["path"])
         if not self.started:
             await self._answer(errors.unhandled(error))
 

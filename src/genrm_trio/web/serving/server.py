@@ -85,7 +85,7 @@ class Server:
 
     def _guarded(self, group: BaseExceptionGroup[Exception]) -> None:
         self.counts.guarded += 1
-        report("connection failed", group)
+        report("connection_failed", group)
 
     async def _serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         open_now = len(self.connections)
