@@ -245,12 +245,14 @@ class Player:
             self.server.open_admission(resumed=True)
 
     async def blink(self, number: int) -> None:
-        """Admission opens and closes again, before whoever was woken has looked a second time."""
-        if not self.open:
-            await self.open_admission(number)
-            await self.turn(number)
-            await self.close_admission(number)
-            await self.settle(number)
+        """A group asks while admission is closed. It opens and closes again, before who was woken looked twice."""
+        await self.close_admission(number)
+        await self.verify_all(number)
+        await self.settle(number)
+        await self.open_admission(number)
+        await self.turn(number)
+        await self.close_admission(number)
+        await self.settle(number)
 
     async def commit(self, _number: int) -> None:
         """Export every open session, once in a checkpoint. Others run on between the groups."""
