@@ -10,12 +10,13 @@ from unittest import mock
 
 import trio
 import trio.testing
+from tests.core.story import Caller
 from tests.runtime.watching import MOODS, SIZE, Asked, Judge, Watch, Watched
 from tests.support.cuts import run_in_order
 from tests.support.scene import PROMPT, policy
 
 from genrm_trio.core.cohort import Answer as AnswerId
-from genrm_trio.core.identity import EpisodeId, group_cohort_id, ungrouped_cohort_id
+from genrm_trio.core.identity import group_cohort_id, ungrouped_cohort_id
 from genrm_trio.core.outcome import Answer, JudgeFailed, Refused, Rewarded
 from genrm_trio.judging.scoring import ScoringRules
 from genrm_trio.judging.text import AnswerText, Turn
@@ -29,7 +30,7 @@ ENOUGH: Final = 300.0
 """Virtual seconds in which every deadline of a schedule has passed, one after the other."""
 STEPS: Final = (
     *("verify_all", "verify_all", "verify", "verify", "retry", "retry", "verify_unbound", "hang_up"),
-    *("turn", "turn", "settle", "advance", "judge", "close_admission", "commit", "open_admission", "open_admission"),
+    *("turn", "turn", "settle", "advance", "judge", "close_admission", "commit", "blink", "open_admission"),
     *("seed_all", "seed_all", "close_session", "start_over", "newer_attempt", "retire", "shut_down"),
 )
 """What may happen, as often as it is drawn. The number of a step says of whom, how long or which."""
@@ -47,40 +48,24 @@ Step = tuple[str, int]
 class Schedule:
     """What happens, and in which order Trio runs what can run.
 
-    early: pairs are judged as they arrive. pauses: a task that woke lets others run before it looks again.
+    early: pairs are judged as they arrive. pauses: the turns for which a task that woke lets others run.
     """
 
     steps: list[Step]
     order: int = 0
     early: bool = False
-    pauses: bool = False
+    pauses: int = 0
 
 
 class Pauses:
     """At each named point of the runtime the others go first, so that what was true may not be any more."""
 
+    def __init__(self, turns: int) -> None:
+        self._turns = turns
+
     async def reach(self, _name: str, _key: str, /) -> None:
-        await trio.lowlevel.checkpoint()
-
-
-@dataclass
-class Rollout:
-    """One rollout and what it would send next; `session` is None until it is seeded, and after it ended."""
-
-    group: str | None
-    index: int
-    attempt: int = 0
-    answer: int = 1
-    episode: int = 0
-    seeds: int = 0
-    session: str | None = None
-
-    @property
-    def episode_id(self) -> EpisodeId:
-        return EpisodeId(f"{self.group or 'u'}-{self.index}", self.episode)
-
-    def start_over(self) -> None:
-        self.episode, self.answer, self.session = self.episode + 1, self.answer + 1, None
+        for _ in range(self._turns):
+            await trio.lowlevel.checkpoint()
 
 
 class Player:
@@ -88,7 +73,11 @@ class Player:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.rollouts = [Rollout(group, index) for group in ("a", "b", None) for index in range(SIZE)]
+        self.rollouts = [
+            Caller(f"{group or 'u'}-{index}", group, index, "typed")
+            for group in ("a", "b", None)
+            for index in range(SIZE)
+        ]
         self.asked: list[Asked] = []
         self.judging = Judge()
         rules = policy(
@@ -98,7 +87,7 @@ class Player:
             max_concurrency=2,
             judge_start="as_pairs_arrive" if schedule.early else "all_members",
         )
-        self.server = Watched(rules, self.judging, points=Pauses() if schedule.pauses else None)
+        self.server = Watched(rules, self.judging, points=Pauses(schedule.pauses))
         self.watch = Watch(self.server, self.judging)
         self._bell = Bell()
 
@@ -106,10 +95,10 @@ class Player:
     def open(self) -> bool:
         return self.server.registry.admission.open and not self.server.registry.closed
 
-    def _one(self, number: int) -> Rollout:
+    def _one(self, number: int) -> Caller:
         return self.rollouts[number % len(self.rollouts)]
 
-    def _mates(self, number: int) -> list[Rollout]:
+    def _mates(self, number: int) -> list[Caller]:
         return [one for one in self.rollouts if one.group == self._one(number).group]
 
     async def play(self) -> list[str]:
@@ -169,7 +158,7 @@ class Player:
         if self.asked:
             self._send(self.asked[number % len(self.asked)].sent)
 
-    def _verification(self, one: Rollout) -> runtime.Verification:
+    def _verification(self, one: Caller) -> runtime.Verification:
         grouped = one.group is not None
         cohort = group_cohort_id(one.group or "", one.attempt) if grouped else ungrouped_cohort_id(PROMPT, one.attempt)
         text = f"{cohort.key} {one.index} {one.answer}"
@@ -254,6 +243,16 @@ class Player:
         if not self.server.registry.closed and not self.open:
             self.watch.opens()
             self.server.open_admission(resumed=True)
+
+    async def blink(self, number: int) -> None:
+        """A group asks while admission is closed. It opens and closes again, before who was woken looked twice."""
+        await self.close_admission(number)
+        await self.verify_all(number)
+        await self.settle(number)
+        await self.open_admission(number)
+        await self.turn(number)
+        await self.close_admission(number)
+        await self.settle(number)
 
     async def commit(self, _number: int) -> None:
         """Export every open session, once in a checkpoint. Others run on between the groups."""

@@ -18,7 +18,7 @@ from genrm_trio.runtime.server import Server
 
 part = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 7)), max_size=12)
 long = st.tuples(*[part] * 6).map(lambda parts: [*chain(*parts)])  # one list alone is short as a rule
-schedules = st.builds(Schedule, long, order=st.integers(0, 3), early=st.booleans(), pauses=st.booleans())
+schedules = st.builds(Schedule, long, order=st.integers(0, 3), early=st.booleans(), pauses=st.integers(0, 3))
 
 
 @fuzz

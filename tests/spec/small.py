@@ -8,17 +8,20 @@ from spec.tools.codes import Constants
 from spec.tools.graph import Graph, dump
 from spec.tools.walks import Walk, covering
 
-CHANGED = {"MaxAnswer": "1", "World": '{"checkpoint", "start seeded"}'}
+
+def changed(name: str, **constants: str) -> configs.Config:
+    """A configuration with other constants."""
+    text = configs.load(name).text
+    for constant, value in constants.items():
+        text, count = re.subn(rf"^(\s*{constant}\s*=).*$", rf"\g<1> {value}", text, flags=re.MULTILINE)
+        assert count == 1
+    return configs.Config("small", text)
 
 
 @cache
 def config() -> configs.Config:
     """Q without starting over: one group of two, one crash."""
-    text = configs.load("Q").text
-    for name, value in CHANGED.items():
-        text, count = re.subn(rf"^(\s*{name}\s*=).*$", rf"\g<1> {value}", text, flags=re.MULTILINE)
-        assert count == 1
-    return configs.Config("small", text)
+    return changed("Q", MaxAnswer="1", World='{"checkpoint", "start seeded"}')
 
 
 @cache

@@ -41,5 +41,6 @@ def test_what_no_graph_finds_says_why() -> None:
     assert set(explained()) == {mutant.name for mutant in MUTANTS} - found()
 
 
-def test_every_broken_rule_of_the_spec_is_found_in_the_code_too_or_says_why() -> None:
-    assert {row.mutant for row in mutants.table()} <= found() | set(explained())
+def test_replay_finds_every_broken_rule_of_the_spec_but_the_one_that_is_none_of_the_state() -> None:
+    """A reason in NOT_REPLAYED is for what the spec does not speak of; that a retire waits is the control plane's."""
+    assert {row.mutant for row in mutants.table()} - found() == {"RetireDuringCommit"}

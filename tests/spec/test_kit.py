@@ -1,23 +1,30 @@
 """The kit for ports is what docs/kit.md says: values, walks, whom a step tells what, traces, counterexamples."""
 
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spec.tools import configs, kit
-from spec.tools.codes import Constants
+from spec.tools.codes import Codes, Constants
 from spec.tools.core_target import core_target
-from spec.tools.graph import Event, Graph, State
+from spec.tools.graph import Event, Graph, State, dump
 from spec.tools.replay import compare
+from spec.tools.walks import covering
 from tests.spec import small
 from tests.spec.recorder import BOUNDS, record
 
 from genrm_trio.core.cohort import NotEnabled
+from genrm_trio.core.outcome import Answer, Refused
 from genrm_trio.core.trace import ACTIONS
 from genrm_trio.ops.tla.traces import Recorded
 from genrm_trio.ops.tla.values import Map, Value, pairs_of
 from genrm_trio.ops.tla.values import record as fields
+
+ENDINGS = '{"shutdown", "evaluation error", "live retire", "start seeded"}'
+"""A world in which a cohort can end in every way but by a newer attempt or a checkpoint."""
 
 
 def cores(graph: Graph) -> list[Map]:
@@ -62,24 +69,75 @@ def told(event: Event, before: State) -> dict[Any, Value]:
     reply: Any = event.reply
     waiting: dict[Any, Any] = dict(pairs_of(before.core["waiting"]))
     cohorts: dict[Any, Any] = dict(pairs_of(before.core["cohort"]))
-    if event.name == "ExpireCollection":
-        return dict.fromkeys(reply["answered"], ("cohort", "collection_timeout"))
-    if event.name != "Publish":
-        return {}
-    asked = {waiter: waiting[waiter] for waiter in reply["answered"]}
-    return {w: cohorts[one["k"]]["fail"] or cohorts[one["k"]]["out"][one["i"]] for w, one in asked.items()}
+    match event.name:
+        case "Publish" | "OpenAdmission":
+            asked = {waiter: waiting[waiter] for waiter in reply["answered"]}
+            return {w: cohorts[one["k"]]["fail"] or cohorts[one["k"]]["out"][one["i"]] for w, one in asked.items()}
+        case "ExpireCollection":
+            return dict.fromkeys(reply["answered"], ("cohort", "collection_timeout"))
+        case "Fail":
+            return dict.fromkeys(reply["answered"], ("cohort", event.arg("code")))
+        case "Submit":
+            superseded = [waiter for waiter, one in waiting.items() if one["k"] in reply["superseded"]]
+            return dict.fromkeys(superseded, ("cohort", "superseded"))
+        case "Retire":
+            return dict.fromkeys(reply["answered"], ("refused", "stale_attempt"))
+        case "ShutDown":
+            return dict.fromkeys(reply["answered"], ("cohort", "shutting_down"))
+    return {}
 
 
-def test_whom_a_step_tells_what_follows_from_the_event_and_the_state_before() -> None:
-    graph = small.graph()
-    heard = set()
-    for edge in graph.edges:
-        event, before, after = graph.events[edge.event], graph.states[edge.source], graph.states[edge.target]
-        for waiter, outcome in told(event, before).items():
-            if before.caller[waiter[:2]]["st"] == "verify":
-                assert after.caller[waiter[:2]]["told"] == outcome
-                heard.add(event.name)
-    assert heard == {"ExpireCollection", "Publish"}
+TOLD_BY = {"Publish", "OpenAdmission", "ExpireCollection", "Fail", "Submit", "Retire", "ShutDown"}
+Step = tuple[Event, State]
+
+
+def test_the_table_of_whom_a_step_tells_what_has_a_row_for_each_such_step() -> None:
+    text = (kit.FILE.parents[1] / "docs" / "kit.md").read_text()
+    table = text[text.index("| event | each of them is told |") : text.index("The reply of a `Submit` is")]
+    assert set(re.findall(r"`([A-Z][A-Za-z]+)`(?=[^|]*\|[^|]*\|$)", table, re.MULTILINE)) == TOLD_BY
+
+
+async def heard_along(constants: Constants, first: State, steps: Iterable[Step]) -> set[str]:
+    """Lead the core along steps of the spec, as far as it takes them; whom it tells what is what the spec's event says.
+
+    Returns the names of the events by which somebody was told something.
+    """
+    heard: set[str] = set()
+    before = first
+    async with core_target(constants, first) as target:
+        for event, after in steps:
+            try:
+                taken = await target.take(event)
+            except NotEnabled:
+                return heard
+            if event.name in ACTIONS and taken.event != (event.name, event.args, event.reply):
+                return heard
+            answers = {target.codes.waiter(n): _outcome(target.codes, answer) for n, answer in taken.answers.items()}
+            assert answers == told(event, before), event
+            heard |= {event.name} if answers else set()
+            if target.core() != after.core:
+                return heard
+            before = after
+    return heard
+
+
+def _outcome(codes: Codes, answer: Answer) -> Value:
+    return ("refused", answer.code) if isinstance(answer, Refused) else codes.outcome(answer)
+
+
+async def test_whom_a_step_tells_what_follows_from_the_event_and_the_state_before() -> None:
+    """Along a graph with a shutdown and defects of the judging, and along the counterexamples until the code parts."""
+    config = small.changed("Q", MaxAnswer="1", MaxCrash="0", World=ENDINGS)
+    graph = dump(config)
+    heard: set[str] = set()
+    for walk in covering(graph):
+        edges = [graph.edges[number] for number in walk]
+        steps = [(graph.events[edge.event], graph.states[edge.target]) for edge in edges]
+        heard |= await heard_along(Constants.of(config), graph.states[0], steps)
+    assert heard == {"Publish", "ExpireCollection", "Fail", "Retire", "ShutDown"}
+    for one in kit.recorded():
+        heard |= await heard_along(Constants.of(configs.load(one.configuration)), one.steps[0][1], one.steps[1:])
+    assert heard == TOLD_BY
 
 
 def test_traces_of_the_kit_are_trace_files(tmp_path: Path) -> None:
