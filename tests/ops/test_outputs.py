@@ -4,6 +4,7 @@ import fcntl
 import io
 import json
 import os
+import pty
 import resource
 import select
 import signal
@@ -11,10 +12,12 @@ import socket
 import subprocess
 import sys
 import termios
+import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import IO
 
@@ -23,7 +26,7 @@ import yaml
 from tests.ops.test_service import get, hold_a_verify, serving
 from tests.support.server_process import clean_environment
 
-from genrm_trio.ops.outputs import PENDING_BYTES, Unfailing, unfailing
+from genrm_trio.ops.outputs import PENDING_BYTES, Unfailing, unfailing, wait_for_no_reader
 
 FULL = Path("/dev/full")
 ROOM = 700
@@ -88,8 +91,14 @@ def test_other_streams_are_left_as_they_are() -> None:
 def small_pipe() -> Iterator[tuple[int, int]]:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    try:
+    with both(reader, writer):
         yield reader, writer
+
+
+@contextmanager
+def both(reader: int, writer: int) -> Iterator[None]:
+    try:
+        yield
     finally:
         os.close(reader)
         os.close(writer)
@@ -97,24 +106,88 @@ def small_pipe() -> Iterator[tuple[int, int]]:
 
 def read_all(reader: int, out: Unfailing) -> bytes:
     """Read until nothing is kept any more."""
-    found = b""
-    while True:
-        out.drain(0.0)
-        if not select.select([reader], [], [], 0)[0]:
-            return found
-        found += os.read(reader, 65536)
+    passed, found = out.passed(), b""
+    while select.select([reader], [], [], 0.01)[0] or not passed.is_set():
+        if select.select([reader], [], [], 0)[0]:
+            found += os.read(reader, 65536)
+    return found
 
 
-def test_a_reader_that_does_not_read_is_not_waited_for() -> None:
-    with small_pipe() as (reader, writer):
+def at_once(work: Callable[[], object]) -> None:
+    """Do what must not wait; what waits all the same is left alone, and the test fails."""
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "it waits for a reader"
+
+
+def a_pipe() -> tuple[int, int]:
+    return os.pipe()
+
+
+def a_terminal() -> tuple[int, int]:
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    return master, slave
+
+
+def a_terminal_s_other_side() -> tuple[int, int]:
+    master, slave = a_terminal()
+    return slave, master
+
+
+def a_stopped_terminal() -> tuple[int, int]:
+    """Somebody pressed Ctrl-S, which holds until the reader comes."""
+    master, slave = a_terminal()
+    termios.tcflow(slave, termios.TCOOFF)
+    return master, slave
+
+
+def a_socket() -> tuple[int, int]:
+    one, other = socket.socketpair()
+    return one.detach(), other.detach()
+
+
+def a_fifo() -> tuple[int, int]:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "fifo"
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        return reader, os.open(path, os.O_WRONLY)
+
+
+Opener = Callable[[], tuple[int, int]]
+OUTPUTS: list[Opener] = [a_pipe, a_terminal, a_terminal_s_other_side, a_stopped_terminal, a_socket, a_fifo]
+
+
+@pytest.mark.parametrize("opened", OUTPUTS)
+def test_a_reader_that_does_not_read_is_not_waited_for(opened: Opener) -> None:
+    reader, writer = opened()
+    with both(reader, writer):
         out = Unfailing(writer, waits=False)
-        lines = [f"{at} ".ljust(2000 + at, ".") + "\n" for at in range(100)]
-        for line in lines:
-            out.write(line)
+        lines = [f"{at} ".ljust(1000 + at, ".") + "\n" for at in range(500)]
+        at_once(lambda: [out.write(line) for line in lines])
+        if opened is a_stopped_terminal:
+            termios.tcflow(writer, termios.TCOON)
         assert read_all(reader, out) == "".join(lines).encode()
         assert out.lost == 0
         out.write("last\n")
-        assert os.read(reader, 10) == b"last\n"
+        assert read_all(reader, out) == b"last\n"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_no_room_on_a_file_that_somebody_made_non_blocking_is_no_loss(waits: bool) -> None:
+    with small_pipe() as (reader, writer):
+        os.set_blocking(writer, False)
+        out = Unfailing(writer, waits=waits)
+        thread = Thread(target=out.write, args=("." * 19_999 + "\n",))
+        thread.start()
+        found = b""
+        while len(found) < 20_000:
+            found += os.read(reader, 65536)
+        thread.join()
+        assert found.endswith(b".\n")
+        assert out.lost == 0
 
 
 def test_what_is_kept_for_a_reader_is_bounded() -> None:
@@ -129,11 +202,10 @@ def test_what_is_kept_for_a_reader_is_bounded() -> None:
         assert set(kept.splitlines(keepends=True)) == {line.encode()}
 
 
-def test_at_the_end_a_slow_reader_is_waited_for_and_no_longer_than_said() -> None:
+def test_at_the_end_a_slow_reader_is_waited_for_and_one_that_does_not_read_once() -> None:
     with small_pipe() as (reader, writer):
-        out = Unfailing(writer, waits=False)
+        out, other = Unfailing(writer, waits=False), Unfailing(writer, waits=False)
         out.write("." * 9999 + "\n")
-        out.drain(0.01)
         thread = Thread(target=out.drain, args=(60.0,))
         thread.start()
         found = b""
@@ -141,25 +213,43 @@ def test_at_the_end_a_slow_reader_is_waited_for_and_no_longer_than_said() -> Non
             found += os.read(reader, 1000)
         thread.join()
         assert found.endswith(b".\n")
+        other.write("." * 9999 + "\n")
+        other.drain(0.01)
+        other.drain(60.0)
+        assert len(read_all(reader, other)) == 10_000
 
 
 def test_behind_a_line_that_was_cut_while_it_was_kept_the_next_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     with small_pipe() as (reader, writer):
         out = Unfailing(writer, waits=False)
-        out.write("." * 9999 + "\n")
-        write = os.write
+        pieces, write = iter([4096]), os.write
 
         def broken(number: int, data: memoryview) -> int:
+            for size in pieces:
+                return write(number, data[:size])
             raise OSError(5, "Input/output error")
 
         monkeypatch.setattr(os, "write", broken)
-        assert os.read(reader, 4096) == b"." * 4096
-        out.drain(0.0)
+        out.write("." * 9999 + "\n")
         out.write("nothing of it\n")
+        assert read_all(reader, out) == b"." * 4096
         assert out.lost == 2
         monkeypatch.setattr(os, "write", write)
         out.write("whole\n")
-        assert os.read(reader, 4096) == b"\nwhole\n"
+        assert read_all(reader, out) == b"\nwhole\n"
+
+
+def test_both_outputs_in_one_pipe_keep_their_lines_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_pipe() as (reader, writer), open(writer, "w", closefd=False) as one, open(os.dup(writer), "w") as other:
+        monkeypatch.setattr(sys, "stdout", one)
+        monkeypatch.setattr(sys, "stderr", other)
+        wait_for_no_reader()
+        assert isinstance(sys.stdout, Unfailing)
+        log, said = "l" * 9999 + "\n", "said\n"
+        sys.stderr.write(log)
+        sys.stdout.write(said)
+        sys.stderr.write(log)
+        assert read_all(reader, sys.stdout).decode() == log + said + log
 
 
 class Verdict(BaseHTTPRequestHandler):
