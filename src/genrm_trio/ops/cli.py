@@ -13,7 +13,7 @@ import typer
 
 from genrm_trio.judging.text import scrub
 from genrm_trio.ops.complaints import OperationFailed, StartupError, leaves
-from genrm_trio.ops.outputs import protect_stderr, protect_stdout
+from genrm_trio.ops.outputs import drain, protect_stderr, wait_for_no_reader
 from genrm_trio.ops.refusals import judge_never_asked
 from genrm_trio.ops.sources import Loaded, load, shown
 
@@ -83,7 +83,7 @@ def serve(
     """Serve until SIGTERM or SIGINT."""
     from genrm_trio.ops import service  # noqa: PLC0415 - other commands start faster without it
 
-    protect_stdout()
+    wait_for_no_reader()
     loaded = load(config, {"host": host, "port": port})
     announce(loaded)
     if warning := judge_never_asked(loaded.settings):
@@ -176,8 +176,16 @@ def announce(loaded: Loaded) -> None:
 
 
 def main() -> None:
-    """Run the command that the arguments name."""
+    """Run the command that the arguments name, and wait a moment until what it said is out."""
     protect_stderr()
+    try:
+        run()
+    finally:
+        drain()
+
+
+def run() -> None:
+    """Run the command; say in one message why it could not."""
     stopped: list[tuple[BaseException, int]] = []
     try:
         app()

@@ -13,18 +13,14 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
 import structlog
-import trio
 
 from genrm_trio.judging.text import scrub
-from genrm_trio.ops.outputs import Unfailing, unfailing
+from genrm_trio.ops.outputs import unfailing
 
 MASK: Final = "***"
-MOVE_EVERY_S: Final = 1.0
-"""Seconds until a reader that reads again gets what was kept for it."""
 REPEAT_S: Final = 60.0
 """Seconds between two lines of a repeated event."""
 DEEPEST: Final = 6
@@ -34,17 +30,9 @@ LONGEST_LIST: Final = 50
 
 
 def configure(
-    *,
-    debug: bool = False,
-    secrets: Sequence[str] = (),
-    max_line: int = 8192,
-    stream: TextIO | None = None,
-    waits: bool = True,
-) -> "LogOutput":
-    """Send all logging to `stream` (standard error) as JSON lines of at most `max_line` characters each.
-
-    waits: whether writing a line waits for a reader that is slow; an event loop must not.
-    """
+    *, debug: bool = False, secrets: Sequence[str] = (), max_line: int = 8192, stream: TextIO | None = None
+) -> None:
+    """Send all logging to `stream` (standard error) as JSON lines of at most `max_line` characters each."""
     level = logging.DEBUG if debug else logging.INFO
     common: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -53,7 +41,7 @@ def configure(
         structlog.processors.ExceptionRenderer(),
     ]
     render = Renderer(secrets, max_line)
-    out = unfailing(stream or sys.stderr, waits=waits)
+    out = unfailing(stream or sys.stderr)
     structlog.configure(
         processors=[Repeats(), *common, render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -69,30 +57,6 @@ def configure(
     )
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
-    return LogOutput(out)
-
-
-@dataclass(frozen=True, slots=True)
-class LogOutput:
-    """Where the lines go."""
-
-    stream: TextIO
-
-    @property
-    def lost(self) -> int:
-        """How many lines could not be written."""
-        return self.stream.lost if isinstance(self.stream, Unfailing) else 0
-
-    async def keep_moving(self) -> None:
-        """For ever, hand on the lines that were kept for a slow reader, also when no other follows them."""
-        while True:
-            await trio.sleep(MOVE_EVERY_S)
-            self.drain(0.0)
-
-    def drain(self, seconds: float) -> None:
-        """Wait so long for a slow reader to take the lines that were kept for it."""
-        if isinstance(self.stream, Unfailing):
-            self.stream.drain(seconds)
 
 
 class Repeats:

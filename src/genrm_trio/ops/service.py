@@ -7,6 +7,7 @@ the process with a non-zero code instead of leaving half a server behind.
 import errno
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ import trio
 from genrm_trio.judging.judge import Judge
 from genrm_trio.judging.panel import SeatHealth
 from genrm_trio.judging.transport import HttpJudge
-from genrm_trio.ops import assembly, logs
+from genrm_trio.ops import assembly, logs, outputs
 from genrm_trio.ops.complaints import StartupError, leaves
 from genrm_trio.ops.housekeeping import keep_swept
 from genrm_trio.ops.metrics import CONTENT_TYPE, Metrics, Reading
@@ -46,8 +47,8 @@ from genrm_trio.web.serving import Server as HttpServer
 from genrm_trio.web.serving import listen, raise_descriptor_limit
 
 CRASHED: Final = 1
-LOG_DRAIN_S: Final = 0.5
-"""How long, at the end, a slow reader of the log is waited for."""
+HEARD_S: Final = 1.0
+"""Seconds until the log says that standard output has not taken its line."""
 LAST_MOMENT_S: Final = 0.05
 """How long before the end of the grace the process is ended by force."""
 
@@ -71,20 +72,7 @@ def serve(loaded: Loaded, options: Options) -> int:
         StartupError: an option, an address or a file cannot be used.
     """
     settings = loaded.settings
-    output = logs.configure(
-        debug=settings.debug_logging,
-        secrets=secrets_of(settings),
-        max_line=settings.limits.max_log_line,
-        waits=False,
-    )
-    try:
-        return _serve_logging(loaded, options, output)
-    finally:
-        output.drain(LOG_DRAIN_S)
-
-
-def _serve_logging(loaded: Loaded, options: Options, output: logs.LogOutput) -> int:
-    settings = loaded.settings
+    logs.configure(debug=settings.debug_logging, secrets=secrets_of(settings), max_line=settings.limits.max_log_line)
     _check_options(settings, options)
     _clear_ready_file(options.ready_file)
     _report_descriptors(settings)
@@ -93,7 +81,7 @@ def _serve_logging(loaded: Loaded, options: Options, output: logs.LogOutput) -> 
         log.warning("judge_never_asked", text=warning)
     with traced(options.trace) as trace:
         try:
-            trio.run(partial(_serve, settings, options, trace, output))
+            trio.run(partial(_serve, settings, options, trace))
         except Exception as error:
             for leaf in leaves(error):
                 if isinstance(leaf, StartupError):
@@ -143,7 +131,6 @@ class House:
     http: HttpServer
     seats: Callable[[], Sequence[SeatHealth]]
     trace: TraceFile | None
-    output: logs.LogOutput
 
     @property
     def quiet(self) -> bool:
@@ -168,12 +155,12 @@ class House:
             connections=len(self.http.connections),
             checkpoint_phase=self.control.phases.visible_phase.value if self.control is not None else None,
             resting=[(seat.endpoint, seat.resting) for seat in self.seats()],
-            log_lines_lost=self.output.lost,
+            log_lines_lost=outputs.lost(),
             trace_events_lost=self.trace.lost if self.trace is not None else 0,
         )
 
 
-async def _serve(settings: Settings, options: Options, trace: TraceFile | None, output: logs.LogOutput) -> None:
+async def _serve(settings: Settings, options: Options, trace: TraceFile | None) -> None:
     """Build everything, serve, and give everything back."""
     metrics = Metrics()
     watch = JudgeWatch(metrics)
@@ -181,7 +168,7 @@ async def _serve(settings: Settings, options: Options, trace: TraceFile | None, 
     judge = live if options.record is None else assembly.recorded_to(options.record, live, watch)
     seats = live.panel.health if isinstance(live, HttpJudge) else tuple
     try:
-        house = _build(settings, options, judge, seats, metrics, trace, output)
+        house = _build(settings, options, judge, seats, metrics, trace)
         await _run(house, settings, options, metrics)
     finally:
         with trio.CancelScope(shield=True):
@@ -203,7 +190,6 @@ def _build(
     seats: Callable[[], Sequence[SeatHealth]],
     metrics: Metrics,
     trace: TraceFile | None,
-    output: logs.LogOutput,
 ) -> House:
     """Put the rooms together; nothing runs yet."""
     watch, hold, policy = CohortWatch(metrics), options.await_restore, assembly.policy(settings)
@@ -218,7 +204,7 @@ def _build(
         metrics=lambda: (metrics.exposition(), CONTENT_TYPE),
     )
     http = app.http_server(assembly.serving_limits(settings), on_served=RequestWatch(metrics))
-    house = House(server, control, app, http, seats, trace, output)
+    house = House(server, control, app, http, seats, trace)
     metrics.read_from(house.reading)
     return house
 
@@ -238,13 +224,12 @@ async def _run(house: House, settings: Settings, options: Options, metrics: Metr
                 await background.start(house.control.run)
             background.start_soon(watch_loop, metrics, dog.beat)
             background.start_soon(keep_swept, lambda: house.quiet)
-            background.start_soon(house.output.keep_moving)
             if house.trace is not None:
                 background.start_soon(house.trace.keep_flushed)
             async with trio.open_nursery() as front, _closed_at_the_end(listeners):
                 with _ready_file(options.ready_file, url):
                     await front.start(partial(house.app.serve, house.http, listeners, shutdown_trigger=stop.wait))
-                _announce(url, waits=house.server.gate.awaits_restore)
+                background.start_soon(_announce, url, house.server.gate.awaits_restore)
             background.cancel_scope.cancel()
 
 
@@ -259,14 +244,29 @@ async def _closed_at_the_end(listeners: Sequence[trio.SocketListener]) -> AsyncI
         raise
 
 
-def _announce(url: str, *, waits: bool) -> None:
-    """Say that requests are accepted, and that none will be answered yet when they wait for a restore."""
+async def _announce(url: str, waits: bool) -> None:  # noqa: FBT001 - started as a task, which takes no keywords
+    """Say that requests are accepted, with the one line that contract 13 asks for; say too when nobody takes it.
+
+    `waits`: none will be answered until a controller restores or resumes.
+    """
     log.info("serving", url=url)
     if waits:
         log.warning(
             "awaiting_restore", text="data requests wait until a controller sends resume, with a restore or not"
         )
-    print(f"genrm-trio serves at {url}", flush=True)  # noqa: T201 - the one line that contract 13 asks for
+    out, line = sys.stdout, f"genrm-trio serves at {url}\n"
+    if not isinstance(out, outputs.Unfailing):  # whoever runs this without the command line has a stream of their own
+        out.write(line)
+        out.flush()
+        return
+    lost = out.lost
+    out.write(line)
+    passed = out.passed()
+    await trio.sleep(HEARD_S)
+    if not passed.is_set():
+        log.warning("announcement_waits", text="standard output has no room for the line with the URL")
+    elif out.lost > lost:
+        log.warning("announcement_lost", text="the line with the URL could not be written to standard output")
 
 
 @contextmanager
