@@ -210,7 +210,7 @@ def _entries(reader: FieldReader, name: str, most: int) -> list[Raw]:
         return []
     if has_more_entries(raw, most):
         raise TooManyEntries(f"{name} has more than {most} entries")
-    return entries(raw)
+    return list(entries(raw))
 
 
 def _is_object(raw: Raw) -> bool:
