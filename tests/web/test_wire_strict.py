@@ -151,6 +151,8 @@ def test_memory_and_steps_do_not_grow_with_a_text(text: str, frame: str, monkeyp
         strict.nested_deeper(raw, 9)
         strict.has_more_entries(raw, 1)
         list(strict.entries(raw))
+        list(strict.each_entry(raw))
+        list(strict.objects(raw))
         strict.members(raw[1:-1])
 
     tracemalloc.start()
@@ -277,16 +279,23 @@ def test_every_cut_reads_the_same(step: int, monkeypatch: pytest.MonkeyPatch) ->
         assert strict.nested_deeper(listed, depth(expected))
         assert not strict.has_more_entries(listed, 2)
         assert strict.has_more_entries(listed, 1)
+        entries = [*expected.values(), 1, expected, 2]
+        text = memoryview(json.dumps(entries, indent=indent).encode())
+        for split in (strict.entries, strict.each_entry):
+            assert [json.loads(bytes(entry)) for entry in split(text)] == entries
+        assert [json.loads(bytes(entry)) for entry in strict.objects(text)] == [
+            e for e in entries if isinstance(e, dict)
+        ]
 
     check()
 
 
 @given(st.binary(max_size=12).map(lambda b: b"\\" * (len(b) % 5) + b), st.integers(3, 9))
 def test_a_copy_keeps_every_place(source: bytes, size: int) -> None:
-    whole = strict._without_surrogates(source)
+    whole = strict.without_surrogates(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strict, "_SLICE", size)
-        assert strict._without_surrogates(source) == whole
+        assert strict.without_surrogates(source) == whole
     assert len(whole) == len(source)
 
 
@@ -339,6 +348,8 @@ def test_a_changed_byte_is_refused_exactly_when_the_standard_library_refuses_it(
 def test_entries_are_counted_before_they_are_made(values: list[object], most: int) -> None:
     raw = memoryview(json.dumps(values).encode())
     assert [json.loads(bytes(entry)) for entry in strict.entries(raw)] == values
+    assert [json.loads(bytes(entry)) for entry in strict.each_entry(raw)] == values
+    assert [json.loads(bytes(entry)) for entry in strict.objects(raw)] == [v for v in values if isinstance(v, dict)]
     assert strict.has_more_entries(raw, most) == (len(values) > most)
 
 

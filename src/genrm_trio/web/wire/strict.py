@@ -40,7 +40,7 @@ _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 _LENGTHS = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=lambda _, name: _Key())
 
-_QUOTE, _COMMA = b'",'
+_QUOTE, _COMMA, _BRACE = b'",{'
 _STEP = 65_535
 """How much a pattern passes in one step, more or less, before other threads have their turn."""
 _SPAN = 255
@@ -64,6 +64,8 @@ _OPENINGS = _stepping(rb"\[{")
 _BRACKETS = _stepping(rb"\[\]{}")
 _BRACKETS_AND_COMMAS = _stepping(rb"\[\]{},")
 
+_SMALL = 65_536
+"""Bytes of a value that an error may repeat."""
 _SLICE = 1 << 20
 """How much of a body is copied at once."""
 _EXACT = 256 * 1024
@@ -141,7 +143,7 @@ def read_object(body: Body) -> dict[str, Raw]:
         return {key: memoryview(raw) for key, raw in _MEMBERS.decode(body).items()}
     except (msgspec.DecodeError, RecursionError):
         pass
-    copy = _without_surrogates(body)
+    copy = without_surrogates(body)
     try:
         return _odd_members(body, copy, _LENGTHS.decode(copy))
     except msgspec.ValidationError:
@@ -162,7 +164,7 @@ def members(raw: Raw) -> dict[str, Raw] | None:
     try:
         return {key: memoryview(value) for key, value in _checked(_MEMBERS, raw).items()}
     except msgspec.DecodeError:
-        copy = _without_surrogates(raw)
+        copy = without_surrogates(raw)
         return _odd_members(raw, copy, _checked(_LENGTHS, copy))
 
 
@@ -171,7 +173,7 @@ def entries(raw: Raw) -> Iterable[Raw]:
     try:
         found = _checked(_ENTRIES, raw)
     except msgspec.DecodeError:
-        return _odd_entries(raw, _without_surrogates(raw))
+        return _odd_entries(raw, without_surrogates(raw))
     return (memoryview(entry) for entry in found)
 
 
@@ -209,7 +211,7 @@ def _checked(decoder: msgspec.json.Decoder[T], text: Text) -> T:
         raise InvalidBody(_TOO_DEEP) from None
 
 
-def _without_surrogates(source: Text) -> bytes:
+def without_surrogates(source: Text) -> bytes:
     """A copy of the same length with other escapes for all surrogates, so that everything keeps its place.
 
     Of escaped backslashes none stays either, so that every one that does starts an escape.
@@ -238,12 +240,35 @@ def has_more_entries(raw: Raw, most: int) -> bool:
     text = bytes(raw)
     if text.count(b",") < most:
         return False
-    return any(count >= most for count in _commas(text))
+    return any(count >= most for count, _ in enumerate(_commas(text), 1))
 
 
-def _commas(text: bytes) -> Iterator[int]:
-    """Count the commas between a list's own entries."""
-    at, depth, count = 1, 0, 0  # behind its opening bracket
+def each_entry(raw: Raw) -> Iterator[Raw]:
+    """The entries of a checked list one by one, as `entries` makes them all at once; blanks may stand behind each."""
+    start = _behind_blanks(raw, 1)
+    for comma in _commas(raw):
+        yield raw[start:comma]
+        start = _behind_blanks(raw, comma + 1)
+    if start < len(raw) - 1:
+        yield raw[start:-1]
+
+
+def objects(raw: Raw) -> Iterator[Raw]:
+    """The objects among the entries of a checked list, one by one; of millions of other entries none is made."""
+    start, depth = 0, 0
+    for mark, at in _marks(_BRACKETS, raw, 1):
+        if mark in b"[{":
+            start = at if depth == 0 else start
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+            if depth == 0 and raw[start] == _BRACE:
+                yield raw[start : at + 1]
+
+
+def _commas(text: Text) -> Iterator[int]:
+    """Where the commas between a list's own entries are."""
+    at, depth = 1, 0  # behind its opening bracket
     while at < len(text):
         steps = _BRACKETS if depth else _BRACKETS_AND_COMMAS  # of millions of numbers deeper inside none is a step
         for mark, start in _marks(steps, text, at):
@@ -257,8 +282,7 @@ def _commas(text: bytes) -> Iterator[int]:
             elif mark == _COMMA and steps is not _BRACKETS:
                 if depth:
                     break
-                count += 1
-                yield count
+                yield start
         else:
             return
 
@@ -290,6 +314,11 @@ def decode_texts(raw: Raw) -> Any:
         return _VALUE.decode(raw)
     except (msgspec.DecodeError, RecursionError):
         return _decode_slowly(raw, _no_number)
+
+
+def brief(raw: Raw) -> Any:
+    """A checked value as an error repeats it: decoded when it is small, else the start of its text."""
+    return decode_texts(raw) if len(raw) <= _SMALL else bytes(raw[:_SMALL]).decode("utf-8", "ignore")
 
 
 def is_null(raw: Raw | None) -> bool:
