@@ -356,6 +356,8 @@ def _mistake(body: Body, error: Exception) -> Problem:
         return _TOO_DEEP
     said = _AT_BYTE.fullmatch(str(error))
     at = int(said[2]) if said else len(body)  # or it ends too early
+    if said and said[1].endswith("trailing characters"):
+        at -= 1  # of these alone msgspec names the second
     for constant in _CONSTANTS:
         if body.startswith(constant, at):
             at -= body.startswith(b"-", max(at - 1, 0))
