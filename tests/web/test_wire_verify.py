@@ -1,6 +1,7 @@
 """`/verify` bodies: every rule of contract 4 and 5.1, and replies that carry the request back byte for byte."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.web.bodies import PARAMS, as_json, response, verify
 
 from genrm_trio.core.outcome import JSON
 from genrm_trio.web.errors import InvalidBody
-from genrm_trio.web.wire import read_verify
+from genrm_trio.web.wire import read_compare, read_verify
 from genrm_trio.web.wire.verify import SUCCESS_ONLY, TOKEN_FIELDS
 
 
@@ -169,6 +170,59 @@ def test_the_baseline_is_read_as_it_is() -> None:
     assert baseline({}) is None
     assert baseline(None) is None
     assert problems(verify(responses_create_params={"input": "x", "metadata": "b"}))
+
+
+LOG_PROBS = b'"generation_log_probs":[0.1' + b",0.1" * 200_000 + b"]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"type":"message"', LOG_PROBS + b',"type":"message"'),
+        (b'"tools":[]', b'"tools":[{' + LOG_PROBS + b"}]"),
+        (b'"type":"output_text"', LOG_PROBS + b',"type":"output_text"'),
+        (b'"content":[', b'"content":[0.1' + b",0.1" * 200_000 + b","),
+    ],
+)
+@pytest.mark.parametrize("text", ["\ud800", "\ud800" + "x" * 600])
+def test_of_a_response_with_a_lone_surrogate_only_texts_are_decoded(old: bytes, new: bytes, text: str) -> None:
+    body = as_json(verify(response=response(text=text))).replace(old, new)
+    assert len(body) > 800_000
+    tracemalloc.start()
+    try:
+        read = read_verify(body)
+        compared = read_compare(b'{"conversation_history":[],"response_objs":[' + bytes(read.response) + b"]}", 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert read.answer.answer == text
+    assert compared.answers == (read.answer,)
+    assert peak < 5 * len(body)
+
+
+def test_no_item_is_made_of_an_output_of_numbers() -> None:
+    body = as_json(verify(response=response(output=[]))).replace(
+        b'"output":[]', b'"output":[1' + b",1" * 500_000 + b"]"
+    )
+    tracemalloc.start()
+    try:
+        assert problems(body) == [("dict_type", ("body", "response", "output", at)) for at in range(100)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(body)
+
+
+def test_an_error_does_not_decode_a_large_value() -> None:
+    numbers = [0.5] * 200_000
+    body = as_json(verify(principle=numbers, response=response(tool_choice=numbers, output=[numbers])))
+    tracemalloc.start()
+    try:
+        assert len(problems(body)) == 3
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * len(body)
 
 
 # -- replies -----------------------------------------------------------------------------------------------

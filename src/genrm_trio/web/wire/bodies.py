@@ -4,22 +4,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from genrm_trio.core.identity import CAPTURE_KEY, EpisodeId
 from genrm_trio.judging.digest import MAX_DEPTH
-from genrm_trio.judging.text import AnswerText, read_output
+from genrm_trio.judging.text import AnswerText
 from genrm_trio.web.errors import InvalidBody, Problem, TooLarge
+from genrm_trio.web.wire.answers import read_answer
 from genrm_trio.web.wire.fields import MAX_NAME_CHARS, FieldReader, too_long
 from genrm_trio.web.wire.strict import (
     Body,
     Raw,
+    brief,
     decode,
-    decode_texts,
     entries,
     has_more_entries,
-    is_null,
     members,
     missing,
     nested_deeper,
@@ -163,7 +162,7 @@ def read_aggregate(body: Body, most: int) -> list[dict[str, Any]]:
         loc = ("body", "verify_responses", at)
         inside = members(raw)
         if inside is None:
-            reader.problems.append(not_an_object(loc, decode_texts(raw)))
+            reader.problems.append(not_an_object(loc, brief(raw)))
             continue
         row = _numbers(inside)
         response = members(inside["response"]) if "response" in inside else None
@@ -206,11 +205,11 @@ def _entries(reader: FieldReader, name: str, most: int) -> list[Raw]:
         reader.problems.append(missing(("body", name)))
         return []
     if bytes(raw[:1]) != b"[":
-        reader.note("list_type", name, "Input should be a valid list", decode_texts(raw))
+        reader.note("list_type", name, "Input should be a valid list", brief(raw))
         return []
     if has_more_entries(raw, most):
         raise TooManyEntries(f"{name} has more than {most} entries")
-    return entries(raw)
+    return list(entries(raw))
 
 
 def _is_object(raw: Raw) -> bool:
@@ -247,9 +246,6 @@ def _turn_problems(turns: list[Any]) -> Iterator[Problem]:
                 yield Problem("string_type", (*loc, name), "Input should be a valid string", value)
 
 
-_RAW_ITEMS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-
-
 def _answers(reader: FieldReader, most: int) -> tuple[AnswerText, ...]:
     """The texts of the responses; their token arrays are never decoded."""
     answers = []
@@ -258,16 +254,7 @@ def _answers(reader: FieldReader, most: int) -> tuple[AnswerText, ...]:
             break
         inside = members(response)
         if inside is None:
-            reader.problems.append(not_an_object(("body", "response_objs", at), decode_texts(response)))
+            reader.problems.append(not_an_object(("body", "response_objs", at), brief(response)))
             continue
-        answers.append(read_output(_texts_only(inside["output"]) if not is_null(inside.get("output")) else None))
+        answers.append(read_answer(inside.get("output")))
     return tuple(answers)
-
-
-def _texts_only(output: Raw) -> object:
-    try:
-        items = _RAW_ITEMS.decode(output)
-    except (msgspec.DecodeError, RecursionError):
-        return decode_texts(output)
-    wanted = ("type", "summary", "content")
-    return [{name: decode_texts(memoryview(item[name])) for name in wanted if name in item} for item in items]

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from genrm_trio.web.errors import MAX_PROBLEMS, InvalidBody, Problem
-from genrm_trio.web.wire.strict import Raw, decode, is_null
+from genrm_trio.web.wire.strict import Raw, brief, decode, is_null
 
 MAX_INTEGER_DIGITS = 640
 """Longer integers name no index, attempt or id."""
@@ -69,7 +69,7 @@ class FieldReader:
         if raw is None:
             return None
         if bytes(raw[:1]) != b'"':
-            self.note("string_type", key, "Input should be a valid string", decode(raw))
+            self.note("string_type", key, "Input should be a valid string", brief(raw))
             return None
         return str(decode(raw))
 

@@ -1,14 +1,17 @@
 """Strict JSON: an object's members as raw text, and small values decoded.
 
 msgspec checks all that it skips, but for UTF-8, which is checked first. What it refuses although the contract
-accepts it (escaped lone surrogates, numbers beyond its range) is read with the standard library, which also tells
-where a text is wrong. NaN and infinities are no JSON for either.
+accepts it, escaped lone surrogates, it finds the places of in a copy without them. The standard library decodes the
+texts that have some, and numbers beyond msgspec's range. NaN and infinities are no JSON for either.
+
+A pattern and a decoder hold the interpreter while they run, so each goes over a body in steps; the few passes of
+plain C over a whole body (msgspec's, and those of `bytes`) are quicker than anything that would cut them.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, Never, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,22 +23,54 @@ Raw: TypeAlias = memoryview
 Body: TypeAlias = bytes | bytearray
 """A request's body. It must not change while views into it exist."""
 
+Text: TypeAlias = Body | Raw
+
 T = TypeVar("T")
+
+
+class _Key:
+    """A key in a copy, where two may look the same that are not: equal to no other."""
+
+    __slots__ = ()
+
 
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
-_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]', re.DOTALL)
-"""A text, which hides what is in it, or a mark of structure."""
-_ENTRY_MARK = re.compile(rb"\[[-+0-9.eE, \t\n\r]*+\]|" + _MARK.pattern, re.DOTALL)
-"""The same, or a whole array of numbers: a response may have millions of tokens."""
-_VALUE_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[-0-9][-+0-9.eE, \t\n\r]{0,65535}+', re.DOTALL)
-"""A text, which in a broken body may have no end, the start of an object or array, or a stretch of numbers.
+_ANYTHING = msgspec.json.Decoder(msgspec.Raw)
+_LENGTHS = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=lambda _, name: _Key())
 
-A stretch is short enough to be one step, so that other threads have their turn.
-"""
-_WHITESPACE = re.compile(r"[ \t\n\r]*")
-_STRING_OR_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|NaN|-?Infinity', re.DOTALL)
+_QUOTE, _COMMA, _BRACE = b'",{'
+_STEP = 65_535
+"""How much a pattern passes in one step, more or less, before other threads have their turn."""
+_SPAN = 255
+"""Its root: as many escapes, with at most so much between two, are one step of a text whether they are few or many."""
+_PIECE = rb'[^"\\]{0,%d}+(?:\\.[^"\\]{0,%d}+){0,%d}+' % (_STEP, _SPAN, _SPAN)
+"""The inside of a text, or so much of it as is one step. Possessive: the engine keeps a frame of every other repeat."""
+_TEXT_PIECE = re.compile(_PIECE, re.DOTALL)
+_BLANKS = re.compile(rb"[ \t\n\r]{0,%d}+" % _STEP)
+
+
+def _stepping(marks: bytes) -> re.Pattern[bytes]:
+    """A text or one of the marks, each with what follows up to the next; group 1 says that a text was not cut."""
+    other = rb'[^"%s]' % marks
+    return re.compile(
+        rb'"%s(?:(")%s{0,%d}+)?|[%s]%s{0,%d}+|%s{1,%d}+' % (_PIECE, other, _STEP, marks, other, _STEP, other, _STEP),
+        re.DOTALL,
+    )
+
+
+_OPENINGS = _stepping(rb"\[{")
+_BRACKETS = _stepping(rb"\[\]{}")
+_BRACKETS_AND_COMMAS = _stepping(rb"\[\]{},")
+
+_SMALL = 65_536
+"""Bytes of a value that an error may repeat."""
+_SLICE = 1 << 20
+"""How much of a body is copied at once."""
+_EXACT = 256 * 1024
+"""How large a body is in which the standard library looks for a mistake; it holds the interpreter meanwhile."""
+_AT_BYTE = re.compile(r"(.*) \(byte ([0-9]+)\)")
 _SURE_DIGITS = 640  # what Python converts to an integer however it is configured
 
 
@@ -56,8 +91,44 @@ def has_more_values(body: Body, most: int) -> bool:
     """
     if len(body) <= most or body.count(b'"') // 2 + body.count(b"[") + body.count(b"{") <= most:
         return False
-    marks = (mark for mark in _VALUE_MARK.finditer(body) if body[mark.start()] in b'"[{')
-    return any(count > most for count, _ in enumerate(marks, 1))
+    values = (mark for mark, _ in _marks(_OPENINGS, body, 0) if mark in b'"[{')
+    return any(count > most for count, _ in enumerate(values, 1))
+
+
+def _marks(steps: re.Pattern[bytes], text: Text, at: int) -> Iterator[tuple[int, int]]:
+    """Where a pattern of `_stepping` finds what: the first byte of each step behind `at`, a mark or not, and its place.
+
+    A text is one however long it is, and also when it has no end, as in a broken body.
+    """
+    while at < len(text):
+        for step in steps.finditer(text, at):
+            start, at = step.span()
+            yield text[start], start
+            if step.lastindex is None and text[start] == _QUOTE:
+                at = _behind_text(text, at)
+                break
+
+
+def _behind_text(text: Text, at: int) -> int:
+    """Where a text ends that `at` is inside of, its quotation mark included; the end of all when it does not."""
+    while text[at : at + 1] != b'"':
+        if (end := _behind(_TEXT_PIECE, text, at)) == at:
+            return len(text)
+        at = end
+    return at + 1
+
+
+def _behind_blanks(text: Text, at: int) -> int:
+    """The position of the next character that is no whitespace."""
+    while (end := _behind(_BLANKS, text, at)) != at:
+        at = end
+    return at
+
+
+def _behind(step: re.Pattern[bytes], text: Text, at: int) -> int:
+    found = step.match(text, at)
+    assert found is not None, "nothing at all is a match"
+    return found.end()
 
 
 def read_object(body: Body) -> dict[str, Raw]:
@@ -67,11 +138,23 @@ def read_object(body: Body) -> dict[str, Raw]:
     """
     if not body:
         raise InvalidBody(missing(("body",)))
-    text = _utf8(body)
+    _check_utf8(body)
     try:
         return {key: memoryview(raw) for key, raw in _MEMBERS.decode(body).items()}
     except (msgspec.DecodeError, RecursionError):
-        return _certain(_members, text if text is not None else body.decode("ascii"))
+        pass
+    copy = without_surrogates(body)
+    try:
+        return _odd_members(body, copy, _LENGTHS.decode(copy))
+    except msgspec.ValidationError:
+        pass
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidBody(_mistake(body, error)) from None
+    try:
+        _ANYTHING.decode(copy)  # what is no object was not looked through
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidBody(_mistake(body, error)) from None
+    raise InvalidBody(not_an_object(("body",)))
 
 
 def members(raw: Raw) -> dict[str, Raw] | None:
@@ -79,17 +162,77 @@ def members(raw: Raw) -> dict[str, Raw] | None:
     if bytes(raw[:1]) != b"{":
         return None
     try:
-        return {key: memoryview(value) for key, value in _MEMBERS.decode(raw).items()}
-    except (msgspec.DecodeError, RecursionError):
-        return _certain(_members, _text(raw))
+        return {key: memoryview(value) for key, value in _checked(_MEMBERS, raw).items()}
+    except msgspec.DecodeError:
+        copy = without_surrogates(raw)
+        return _odd_members(raw, copy, _checked(_LENGTHS, copy))
 
 
-def entries(raw: Raw) -> list[Raw]:
+def entries(raw: Raw) -> Iterable[Raw]:
     """The entries of a list that was checked before, as raw text."""
     try:
-        return [memoryview(entry) for entry in _ENTRIES.decode(raw)]
-    except (msgspec.DecodeError, RecursionError):
-        return _certain(_listed, _text(raw))
+        found = _checked(_ENTRIES, raw)
+    except msgspec.DecodeError:
+        return _odd_entries(raw, without_surrogates(raw))
+    return (memoryview(entry) for entry in found)
+
+
+def _odd_members(source: Text, copy: bytes, lengths: dict[_Key, msgspec.Raw]) -> dict[str, Raw]:
+    """The members of an object whose copy has no surrogates, and values of these lengths."""
+    view = memoryview(source)
+    found: dict[str, Raw] = {}
+    at = _behind_blanks(copy, 0)
+    for value in lengths.values():
+        key = _behind_blanks(copy, at + 1)  # at is the bracket or a comma
+        at = _behind_text(copy, key + 1)
+        name = decode(view[key:at])
+        at = _behind_blanks(copy, _behind_blanks(copy, at) + 1)
+        end = at + len(memoryview(value))
+        found[name] = view[at:end]
+        at = _behind_blanks(copy, end)
+    return found
+
+
+def _odd_entries(source: Raw, copy: bytes) -> Iterator[Raw]:
+    """The entries of a list whose copy has no surrogates."""
+    at = 0
+    for value in _checked(_ENTRIES, copy):
+        at = _behind_blanks(copy, at + 1)  # at is the bracket or a comma
+        end = at + len(memoryview(value))
+        yield source[at:end]
+        at = _behind_blanks(copy, end)
+
+
+def _checked(decoder: msgspec.json.Decoder[T], text: Text) -> T:
+    """Decode what was checked before, further up the stack: a few more calls may be too many."""
+    try:
+        return decoder.decode(text)
+    except RecursionError:
+        raise InvalidBody(_TOO_DEEP) from None
+
+
+def without_surrogates(source: Text) -> bytes:
+    """A copy of the same length with other escapes for all surrogates, so that everything keeps its place.
+
+    Of escaped backslashes none stays either, so that every one that does starts an escape.
+    """
+    view = memoryview(source)
+    parts: list[bytes] = []
+    at = 0
+    while at < len(view):
+        part = bytes(view[at : at + _SLICE])
+        if at + len(part) < len(view):
+            part = part[: _behind_escapes(part)]
+        at += len(part)
+        parts.append(part.replace(rb"\\", b"xx").replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0"))
+    return b"".join(parts)
+
+
+def _behind_escapes(part: bytes) -> int:
+    """Where to cut, so that no backslash is parted from the two characters behind it."""
+    before = part.removesuffix(b"u")
+    backslashes = len(before) - len(before.rstrip(b"\\"))
+    return len(before) - 1 if backslashes % 2 else len(part)
 
 
 def has_more_entries(raw: Raw, most: int) -> bool:
@@ -97,34 +240,63 @@ def has_more_entries(raw: Raw, most: int) -> bool:
     text = bytes(raw)
     if text.count(b",") < most:
         return False
-    return any(count >= most for count in _commas(text))
+    return any(count >= most for count, _ in enumerate(_commas(text), 1))
 
 
-def _commas(text: bytes) -> Iterator[int]:
-    """Count the commas between a list's own entries."""
-    depth, count = 0, 0
-    for mark in _ENTRY_MARK.finditer(text, 1):  # behind its opening bracket
-        match mark.group():
-            case b"," if depth == 0:
-                count += 1
-                yield count
-            case b"[" | b"{":
+def each_entry(raw: Raw) -> Iterator[Raw]:
+    """The entries of a checked list one by one, as `entries` makes them all at once; blanks may stand behind each."""
+    start = _behind_blanks(raw, 1)
+    for comma in _commas(raw):
+        yield raw[start:comma]
+        start = _behind_blanks(raw, comma + 1)
+    if start < len(raw) - 1:
+        yield raw[start:-1]
+
+
+def objects(raw: Raw) -> Iterator[Raw]:
+    """The objects among the entries of a checked list, one by one; of millions of other entries none is made."""
+    start, depth = 0, 0
+    for mark, at in _marks(_BRACKETS, raw, 1):
+        if mark in b"[{":
+            start = at if depth == 0 else start
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+            if depth == 0 and raw[start] == _BRACE:
+                yield raw[start : at + 1]
+
+
+def _commas(text: Text) -> Iterator[int]:
+    """Where the commas between a list's own entries are."""
+    at, depth = 1, 0  # behind its opening bracket
+    while at < len(text):
+        steps = _BRACKETS if depth else _BRACKETS_AND_COMMAS  # of millions of numbers deeper inside none is a step
+        for mark, start in _marks(steps, text, at):
+            at = start + 1
+            if mark in b"[{":
                 depth += 1
-            case b"]" | b"}":
+            elif mark in b"]}":
                 depth -= 1
+                if depth == 0 and steps is _BRACKETS:
+                    break
+            elif mark == _COMMA and steps is not _BRACKETS:
+                if depth:
+                    break
+                yield start
+        else:
+            return
 
 
 def nested_deeper(raw: Raw, most: int) -> bool:
     """Whether a checked value has objects and arrays inside each other more than `most` deep."""
     depth = 0
-    for mark in _MARK.finditer(raw):
-        match mark.group():
-            case b"[" | b"{":
-                depth += 1
-                if depth > most:
-                    return True
-            case b"]" | b"}":
-                depth -= 1
+    for mark, _ in _marks(_BRACKETS, raw, 0):
+        if mark in b"[{":
+            depth += 1
+            if depth > most:
+                return True
+        elif mark in b"]}":
+            depth -= 1
     return False
 
 
@@ -133,7 +305,7 @@ def decode(raw: Raw) -> Any:
     try:
         return _VALUE.decode(raw)
     except (msgspec.DecodeError, RecursionError):
-        return _certain(_decoder(_integer).decode, _text(raw))
+        return _decode_slowly(raw, _integer)
 
 
 def decode_texts(raw: Raw) -> Any:
@@ -141,7 +313,12 @@ def decode_texts(raw: Raw) -> Any:
     try:
         return _VALUE.decode(raw)
     except (msgspec.DecodeError, RecursionError):
-        return _certain(_decoder(_no_number).decode, _text(raw))
+        return _decode_slowly(raw, _no_number)
+
+
+def brief(raw: Raw) -> Any:
+    """A checked value as an error repeats it: decoded when it is small, else the start of its text."""
+    return decode_texts(raw) if len(raw) <= _SMALL else bytes(raw[:_SMALL]).decode("utf-8", "ignore")
 
 
 def is_null(raw: Raw | None) -> bool:
@@ -154,12 +331,11 @@ def spells(raw: Raw, text: bytes) -> bool:
     return len(raw) == len(text) and bytes(raw) == text
 
 
-def _utf8(body: Body) -> str | None:
-    """The text of a body; None for plain ASCII, which needs no copy."""
+def _check_utf8(body: Body) -> None:
     if body.isascii():
-        return None
+        return
     try:
-        return body.decode("utf-8")
+        body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidBody(_broken(error.start, f"invalid UTF-8: {error.reason}")) from None
 
@@ -168,86 +344,51 @@ def _broken(offset: int, reason: str) -> Problem:
     return Problem("json_invalid", ("body", offset), f"JSON decode error: {reason}", {})
 
 
-def _text(raw: Raw) -> str:
-    return bytes(raw).decode("utf-8")
+_TOO_DEEP = _broken(0, "nested too deeply")
 
 
-class _Constant(Exception):
-    """NaN or an infinity was met; the standard library does not say where."""
+def _mistake(body: Body, error: Exception) -> Problem:
+    """What is wrong with a body that msgspec refuses, and where: of a large one as msgspec says it.
+
+    Of a smaller one as the standard library says it, which names the beginning of what is wrong.
+    """
+    if isinstance(error, RecursionError):
+        return _TOO_DEEP
+    said = _AT_BYTE.fullmatch(str(error))
+    at = int(said[2]) if said else len(body)  # or it ends too early
+    if said and said[1].endswith("trailing characters"):
+        at -= 1  # of these alone msgspec names the second
+    for constant in _CONSTANTS:
+        if body.startswith(constant, at):
+            at -= body.startswith(b"-", max(at - 1, 0))
+            return _broken(_characters(body, at), f"{constant.decode()} is not JSON")
+    if len(body) <= _EXACT:
+        try:
+            json.JSONDecoder(parse_int=_no_number).decode(body.decode("utf-8"))
+        except json.JSONDecodeError as found:
+            return _broken(found.pos, found.msg)
+    return _broken(_characters(body, at), said[1] if said else str(error))
 
 
-def _certain(read: Callable[[str], T], text: str) -> T:
-    """Run a standard library reader, with its errors as ours."""
+_CONSTANTS = (b"NaN", b"Infinity")
+"""What the standard library takes for numbers."""
+
+
+def _characters(body: Body, end: int) -> int:
+    """How many characters the first bytes of a body are."""
+    return len(body[:end].decode("utf-8", "ignore"))
+
+
+def _decode_slowly(raw: Raw, parse_int: Callable[[str], int]) -> Any:
+    """Decode with the standard library; its calls for each number let other threads have their turn."""
     try:
-        return read(text)
-    except json.JSONDecodeError as error:
-        raise InvalidBody(_broken(error.pos, error.msg)) from None
-    except _Constant as constant:
-        found = (m.start() for m in _STRING_OR_CONSTANT.finditer(text) if not m.group().startswith('"'))
-        raise InvalidBody(_broken(next(found, 0), f"{constant} is not JSON")) from None
+        return json.JSONDecoder(parse_int=parse_int, parse_float=_float).decode(bytes(raw).decode("utf-8"))
     except RecursionError:
-        raise InvalidBody(_broken(0, "nested too deeply")) from None
+        raise InvalidBody(_TOO_DEEP) from None
 
 
-def _members(text: str) -> dict[str, Raw]:
-    """The slow reading of an object's members; checks every value in full."""
-    decoder = _decoder(_no_number)
-    at = _skip(text, 0)
-    if text[at : at + 1] != "{":
-        _end(text, decoder.raw_decode(text, at)[1])
-        raise InvalidBody(not_an_object(("body",)))
-    found: dict[str, Raw] = {}
-    at = _skip(text, at + 1)
-    more = text[at : at + 1] != "}"
-    if not more:
-        at += 1
-    while more:
-        if text[at : at + 1] != '"':
-            raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
-        key, at = decoder.raw_decode(text, at)
-        at = _skip(text, at)
-        if text[at : at + 1] != ":":
-            raise json.JSONDecodeError("Expecting ':' delimiter", text, at)
-        start = _skip(text, at + 1)
-        _, at = decoder.raw_decode(text, start)
-        found[key] = memoryview(text[start:at].encode("utf-8"))
-        at = _skip(text, at)
-        mark = text[at : at + 1]
-        if mark not in {",", "}"}:
-            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-        more = mark == ","
-        at = _skip(text, at + 1) if more else at + 1
-    _end(text, at)
-    return found
-
-
-def _listed(text: str) -> list[Raw]:
-    """The slow reading of a list's entries."""
-    decoder = _decoder(_no_number)
-    found: list[Raw] = []
-    at = _skip(text, 1)
-    while text[at] != "]":
-        _, end = decoder.raw_decode(text, at)
-        found.append(memoryview(text[at:end].encode("utf-8")))
-        at = _skip(text, end)
-        at = _skip(text, at + 1) if text[at] == "," else at
-    return found
-
-
-def _skip(text: str, at: int) -> int:
-    """The position of the next character that is no whitespace."""
-    found = _WHITESPACE.match(text, at)
-    assert found is not None, "no whitespace at all is a match"
-    return found.end()
-
-
-def _end(text: str, at: int) -> None:
-    if (rest := _skip(text, at)) != len(text):
-        raise json.JSONDecodeError("Extra data", text, rest)
-
-
-def _decoder(parse_int: Callable[[str], int]) -> json.JSONDecoder:
-    return json.JSONDecoder(parse_int=parse_int, parse_constant=_no_constant)
+def _float(text: str) -> float:
+    return float(text)
 
 
 def _integer(text: str) -> int:
@@ -258,7 +399,3 @@ def _integer(text: str) -> int:
 
 def _no_number(text: str) -> int:
     return 0
-
-
-def _no_constant(name: str) -> Never:
-    raise _Constant(name)

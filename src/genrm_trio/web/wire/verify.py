@@ -5,6 +5,7 @@ whether the coordinates fit the server's configuration; that depends on its sett
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,17 +14,20 @@ import msgspec
 from genrm_trio.core.outcome import JSON
 from genrm_trio.judging.text import AnswerText, read_output
 from genrm_trio.web.errors import Pieces, Problem, to_json
+from genrm_trio.web.wire.answers import read_answer, read_parts
 from genrm_trio.web.wire.fields import FieldReader
 from genrm_trio.web.wire.strict import (
     Body,
     Raw,
-    decode_texts,
+    brief,
+    each_entry,
     is_null,
     members,
     missing,
     not_an_object,
     read_object,
     spells,
+    without_surrogates,
 )
 
 ALIASES = {
@@ -210,9 +214,9 @@ def _read_params(reader: FieldReader) -> tuple[Any, Any]:
     params = FieldReader(inside, ("body", "responses_create_params"))
     extra = ((name, raw) for name, raw in inside.items() if name not in CREATE_PARAMETERS and not is_null(raw))
     text = "Extra inputs are not permitted"
-    params.add(Problem("extra_forbidden", (*params.loc, name), text, decode_texts(raw)) for name, raw in extra)
+    params.add(Problem("extra_forbidden", (*params.loc, name), text, brief(raw)) for name, raw in extra)
     if not is_null(inside.get("stream")) and not spells(inside["stream"], b"false"):
-        params.note("literal_error", "stream", "Input should be false", decode_texts(inside["stream"]))
+        params.note("literal_error", "stream", "Input should be false", brief(inside["stream"]))
     prompt = None
     if is_null(inside.get("input")):
         params.problems.append(missing(("body", "responses_create_params", "input")))
@@ -223,7 +227,7 @@ def _read_params(reader: FieldReader) -> tuple[Any, Any]:
     if not is_null(inside.get("metadata")):
         metadata = members(inside["metadata"])
         if metadata is None:
-            params.note("dict_type", "metadata", "Input should be an object", decode_texts(inside["metadata"]))
+            params.note("dict_type", "metadata", "Input should be an object", brief(inside["metadata"]))
         elif "baseline_response" in metadata:
             baseline = FieldReader(metadata, (*params.loc, "metadata")).value("baseline_response")
     reader.add(params.problems)
@@ -250,17 +254,20 @@ def _required_object(reader: FieldReader, name: str) -> dict[str, Raw] | None:
         return None
     inside = members(raw)
     if inside is None:
-        reader.problems.append(not_an_object(("body", name), decode_texts(raw)))
+        reader.problems.append(not_an_object(("body", name), brief(raw)))
     return inside
 
 
 # -- response ----------------------------------------------------------------------------------------------
 
 
+_ABSENT = msgspec.Raw()
+
+
 class _Item(msgspec.Struct):
     type: str
-    summary: Any = None
-    content: Any = None
+    summary: msgspec.Raw = _ABSENT
+    content: msgspec.Raw = _ABSENT
 
 
 class _Response(msgspec.Struct):
@@ -287,9 +294,14 @@ def _read_response(reader: FieldReader) -> AnswerText:
             items = _RESPONSE.decode(raw).output
         except (msgspec.DecodeError, RecursionError):
             return _read_response_slowly(reader)
-        return read_output([{"type": i.type, "summary": i.summary, "content": i.content} for i in items])
+        return read_output([_chosen(item) for item in items])
     reader.problems.append(missing(("body", "response")))
     return AnswerText("", "")
+
+
+def _chosen(item: _Item) -> dict[str, object]:
+    summary, content = memoryview(item.summary), memoryview(item.content)
+    return {"type": item.type, "summary": read_parts(summary), "content": read_parts(content)}
 
 
 def _read_response_slowly(reader: FieldReader) -> AnswerText:
@@ -299,37 +311,48 @@ def _read_response_slowly(reader: FieldReader) -> AnswerText:
     if inside is None:
         return nothing
     response = FieldReader(inside, ("body", "response"))
-    for name, (kinds, wanted) in _REQUIRED.items():
+    for name, (starts, wanted) in _REQUIRED.items():
         if is_null(inside.get(name)):
             response.problems.append(missing(("body", "response", name)))
-        elif not isinstance(value := decode_texts(inside[name]), kinds) or (
-            isinstance(value, bool) and bool not in kinds
-        ):
-            response.note("type_error", name, f"Input should be {wanted}", value)
-        elif name == "object" and value != "response":
+        elif inside[name][0] not in starts:
+            response.note("type_error", name, f"Input should be {wanted}", brief(inside[name]))
+        elif name == "object" and (value := brief(inside[name])) != "response":
             response.note("literal_error", name, "Input should be 'response'", value)
         elif name == "output":
-            response.add(_item_problems(value))
+            response.add(_item_problems(inside[name]))
     reader.add(response.problems)
-    return nothing if response.problems else read_output(decode_texts(inside["output"]))
+    return nothing if response.problems else read_answer(inside["output"])
 
 
-_REQUIRED: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "id": ((str,), "a string"),
-    "created_at": ((int, float), "a number"),
-    "model": ((str,), "a string"),
-    "object": ((str,), "'response'"),
-    "output": ((list,), "a list"),
-    "parallel_tool_calls": ((bool,), "true or false"),
-    "tool_choice": ((str, dict), "a string or an object"),
-    "tools": ((list,), "a list"),
+_REQUIRED: Mapping[str, tuple[bytes, str]] = {
+    "id": (b'"', "a string"),
+    "created_at": (b"-0123456789", "a number"),
+    "model": (b'"', "a string"),
+    "object": (b'"', "'response'"),
+    "output": (b"[", "a list"),
+    "parallel_tool_calls": (b"tf", "true or false"),
+    "tool_choice": (b'"{', "a string or an object"),
+    "tools": (b"[", "a list"),
 }
+"""What a value's text may start with, and what that is called."""
 
 
-def _item_problems(output: Any) -> Iterator[Problem]:
-    for at, item in enumerate(output):
+def _item_problems(output: Raw) -> Iterator[Problem]:
+    with suppress(msgspec.DecodeError, RecursionError):  # when some item is wrong
+        _TYPED.decode(without_surrogates(output))
+        return
+    for at, raw in enumerate(each_entry(output)):
         loc = ("body", "response", "output", at)
-        if not isinstance(item, dict):
-            yield not_an_object(loc, item)
-        elif not isinstance(item.get("type"), str):
-            yield missing((*loc, "type"), item)
+        inside = members(raw)
+        if inside is None:
+            yield not_an_object(loc, brief(raw))
+        elif "type" not in inside or inside["type"][0] != _QUOTE:
+            yield missing((*loc, "type"), brief(raw))
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+_TYPED = msgspec.json.Decoder(list[_Typed])
+_QUOTE = b'"'[0]
