@@ -244,7 +244,7 @@ async def _closed_at_the_end(listeners: Sequence[trio.SocketListener]) -> AsyncI
         raise
 
 
-async def _announce(url: str, waits: bool) -> None:  # noqa: FBT001 - started as a task, which takes no keywords
+async def _announce(url: str, waits: bool) -> None:
     """Say that requests are accepted, with the one line that contract 13 asks for; say too when nobody takes it.
 
     `waits`: none will be answered until a controller restores or resumes.
