@@ -369,6 +369,17 @@ async def test_a_megabyte_of_braces_leaves_the_loop_free() -> None:
     assert min(stalls) < 0.1, "the best of three: other processes may have the machine"
 
 
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_reply_of_many_small_values_is_not_decoded(more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genrm_trio.judging.transport.MOST_VALUES", 1000)
+    kept, padding = Kept(), '\\"[{'
+    body = b'{"a":[%b"%b"]}' % (b"[]," * (996 + more), padding.encode() * 1000)
+    async with FakeJudge(lambda _call: Reply(body=body)).running() as judge:
+        text = await fails(judge, kept, retries=0)
+    assert kept.kinds == [["no_text"], ["too_large"]][more]
+    assert ("more than 1000 texts, objects and arrays" in text) == bool(more)
+
+
 # --- what is said inside a 200
 
 

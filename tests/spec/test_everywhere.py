@@ -40,3 +40,11 @@ def test_what_was_found_comes_in_the_order_of_the_kill_table() -> None:
     assert list(found) == [named(row.mutant, row.invariant) for row in ROWS]
     assert found["NoHold -> NoOutcomeWhileClosed"] == ["Q"]
     assert found["TermListStale -> TerminalListed"] == []
+
+
+def test_the_recorded_table_holds_every_row_and_each_is_refuted_where_the_kill_table_says() -> None:
+    recorded = everywhere.recorded()
+    assert list(recorded) == [named(row.mutant, row.invariant) for row in ROWS]
+    for row in ROWS:
+        assert row.configuration in recorded[named(row.mutant, row.invariant)]
+    assert {place for places in recorded.values() for place in places} <= set(everywhere.PLACES)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.steps import count_steps
 
+from genrm_trio.judging import lenient
 from genrm_trio.web.errors import InvalidBody
 from genrm_trio.web.wire import strict
 
@@ -355,12 +356,15 @@ def test_entries_are_counted_before_they_are_made(values: list[object], most: in
 
 @given(st.dictionaries(st.text(max_size=4), json_values, max_size=6), st.integers(0, 40))
 def test_values_are_counted_before_they_are_made(value: dict[str, object], most: int) -> None:
-    assert strict.has_more_values(json.dumps(value).encode(), most) == (value_count(value) > most)
+    body, more = json.dumps(value).encode(), value_count(value) > most
+    assert strict.has_more_values(body, most) == more
+    assert lenient.has_more_values(body, most) == more, "of a judge's reply, too"
 
 
 @pytest.mark.parametrize("body", [b'"' + b'\\"' * 2_000_000, b'{"' * 2_000_000, b'"\\' * 2_000_000, b'""' * 9 + b"\\"])
 def test_broken_bodies_are_counted_in_linear_time(body: bytes) -> None:
     assert not strict.has_more_values(body, 4_000_000)
+    lenient.has_more_values(body, 4_000_000)
 
 
 @given(json_values)

@@ -122,7 +122,7 @@ RULES: Final[Mapping[Kind, Rule]] = {
     Kind.NOT_FOUND: Rule(Action.PERMANENT, True, "404 or 405: wrong address or model"),
     Kind.HTTP_ERROR: Rule(Action.PERMANENT, True, "any other status"),
     Kind.NOT_JSON: Rule(Action.PERMANENT, True, "a body that is not JSON: HTML, or nothing"),
-    Kind.TOO_LARGE: Rule(Action.PERMANENT, False, "a reply beyond max_reply_bytes, or with absurd heads or chunks"),
+    Kind.TOO_LARGE: Rule(Action.PERMANENT, False, "a reply beyond max_reply_bytes, or of absurdly many parts"),
     Kind.PROTOCOL: Rule(Action.PERMANENT, True, "bytes that are not HTTP"),
     Kind.TLS: Rule(Action.PERMANENT, True, "no TLS connection: certificate or protocol"),
 }

@@ -28,7 +28,7 @@ from genrm_trio.judging.judge import (
     Unobserved,
     Usage,
 )
-from genrm_trio.judging.lenient import decode_json
+from genrm_trio.judging.lenient import decode_json, has_more_values
 from genrm_trio.judging.offload import off_loop
 from genrm_trio.judging.panel import Panel
 from genrm_trio.judging.slots import Ticket
@@ -44,6 +44,8 @@ SHORTEST_TOLD_WAIT_S: Final = 0.5
 """`Retry-After: 0` waits this long, or a storm of them would spin."""
 LONGEST_TOLD_WAITS_S: Final = 86400.0
 """All told waits of one comparison together, for a caller without a deadline."""
+MOST_VALUES: Final = 262_144
+"""Texts, objects and arrays of a reply: a verdict needs a few, and decoding more of them holds every thread up."""
 TEXT_CHARS: Final = 1000
 """How much of an error and of a reply an error text carries (contract 7.5)."""
 
@@ -357,6 +359,9 @@ class _Comparison:
         now = self._judge.wall()
         if not 200 <= reply.status < 300:
             return Said(fault=faults.from_status(reply.status, reply.headers, head, now))
+        if has_more_values(reply.body, MOST_VALUES):
+            detail = f"the reply has more than {MOST_VALUES} texts, objects and arrays"
+            return Said(fault=Fault(Kind.TOO_LARGE, "ReplyTooLarge", detail, reply.status, head))
         try:
             decoded = decode_json(reply.body)
         except ValueError as error:
