@@ -20,6 +20,7 @@ from genrm_trio.core.outcome import JudgeFailed
 from genrm_trio.core.trace import Event
 from genrm_trio.runtime import server as server_module
 from genrm_trio.runtime.gate import Kind
+from genrm_trio.runtime.server import Policy
 
 
 class HeldStore(MemoryStore):
@@ -637,11 +638,20 @@ async def test_a_damaged_checkpoint_is_refused_and_the_server_goes_on(damage: st
         await p.finished_group("fresh")
 
 
-async def test_a_state_that_does_not_fit_the_configuration_is_refused_as_a_whole(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (policy(1), "rollout_index 1"),
+        (policy(limits={"max_sessions": 1}), r"2 sessions are asked for, limits\.max_sessions is 1"),
+    ],
+)
+async def test_a_state_that_does_not_fit_the_configuration_is_refused_as_a_whole(
+    changed: Policy, said: str, autojump_clock: Clock
+) -> None:
     store = memory_store()
     keys = await committed(store)
-    async with plane(store, policy(1)) as p:
-        with pytest.raises(ControlRefused, match="rollout_index 1") as caught:
+    async with plane(store, changed) as p:
+        with pytest.raises(ControlRefused, match=said) as caught:
             await p.restore(keys)
         assert caught.value.code == "invalid_checkpoint_state"
         assert len(p.s.server.registry.sessions) == 0

@@ -159,7 +159,7 @@ class CheckpointSettings(Section):
 class LimitSettings(Section):
     """`limits`: bounds that seldom need a change. Times are seconds, sizes bytes; the web room says what each does.
 
-    max_sessions: sessions open at once, but for those of a restore; also closed ids that are remembered.
+    max_sessions: sessions open at once, and so the records of a checkpoint; also closed ids that are remembered.
     loop_stuck_s: without a task run for so long the event loop counts as stuck; is logged, and ends nothing.
     max_aggregate_numbers: rows of one `/aggregate_metrics` and the numbers in them, together.
     max_json_values: texts, objects and arrays of one request's body, keys being texts; numbers do not count.

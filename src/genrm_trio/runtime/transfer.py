@@ -64,8 +64,11 @@ async def rebuild_aside(server: Server, records: list[Record]) -> Rebuild:
     """Validate the records and build the state that they come to, aside.
 
     Empties `records`, last to first: to let go of them all at once would take as long as many slices. Raises
-    CheckpointStateError.
+    CheckpointStateError, also when they are more sessions than may be open.
     """
+    most = server.policy.limits.max_sessions
+    if len(records) > most:
+        raise CheckpointStateError(f"{len(records)} sessions are asked for, limits.max_sessions is {most}")
     rebuild = Rebuild(server.policy.limits, server.now())
     records.reverse()
     while records:
