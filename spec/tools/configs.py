@@ -14,7 +14,7 @@ DEEP = ("Y", "P2")
 """What only `make spec-deep` checks."""
 REDUCED = ("X", "D", "Q", "U", "F", "L", "C")
 """What the reduced run checks."""
-REPLAYED = ("Q", "P", "R", "F", "U", "X", "D", "A", "T", "V", "W", "C")
+REPLAYED = ("Q", "P", "R", "F", "U", "X", "D", "T", "V", "W", "C")
 """The graphs whose every edge is replayed on the code."""
 REPLAYED_REDUCED = ("Q", "F", "U", "C")
 REPLAYED_DEEP = (*REPLAYED, "E", "S")

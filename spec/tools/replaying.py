@@ -59,7 +59,12 @@ def _replayed(what: str, graph: Graph, led: list[Walk], fresh: Fresh) -> Row:
     started = time.perf_counter()
     try:
         done = run(graph, led, fresh)
-    except Divergence as divergence:
+    except (Divergence, ExceptionGroup) as error:
+        divergence = error
+        while isinstance(divergence, ExceptionGroup):  # on Trio it comes out of a nursery
+            divergence = divergence.exceptions[0]
+        if not isinstance(divergence, Divergence):
+            raise
         return what, "", 0, time.perf_counter() - started, str(divergence)
     wrong = None if done.edges == len(graph.edges) else "not all"
     text = f"{done.edges:,} of {len(graph.edges):,} edges, {done.steps:,} steps"

@@ -136,6 +136,16 @@ def test_a_check_of_a_graph_reports_what_is_false(monkeypatch: pytest.MonkeyPatc
     assert rows["invariants small in Python"] == "in state 0 no_leak is false: a session is open"
 
 
+def test_a_divergence_is_told_in_the_table_wherever_it_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, config = small.graph(), small.config()
+    monkeypatch.setattr(configs, "load", lambda _name: config)
+    monkeypatch.setattr(replaying, "dump", lambda _config: graph)
+    monkeypatch.setattr(Registry, "needed", lambda _self, _cohort: False)
+    rows = {what: wrong for what, _, _, _, wrong in replaying.checked("small")}
+    for where in ("the core", "Trio"):
+        assert "the spec has" in (rows[f"replay small on {where}"] or "")
+
+
 def test_inflation_is_the_inverse_of_projection() -> None:
     graph = small.graph()
     inflation = Inflation(Codes(small.constants()))
