@@ -14,10 +14,10 @@ DEEP = ("Y", "P2")
 """What only `make spec-deep` checks."""
 REDUCED = ("X", "D", "Q", "U", "F", "L", "C")
 """What the reduced run checks."""
-REPLAYED = ("Q", "P", "R", "F", "U", "X", "D", "T", "V", "W", "C")
+REPLAYED = ("Q", "P", "R", "F", "U", "X", "D", "T", "C")
 """The graphs whose every edge is replayed on the code."""
 REPLAYED_REDUCED = ("Q", "F", "U", "C")
-REPLAYED_DEEP = (*REPLAYED, "E", "S")
+REPLAYED_DEEP = (*REPLAYED, "V", "W", "E", "S")
 
 
 @dataclass(frozen=True, slots=True)
