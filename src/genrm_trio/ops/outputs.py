@@ -78,7 +78,7 @@ class _Descriptor(io.RawIOBase):
             poll = select.poll()
             poll.register(self._number, select.POLLOUT)
             poll.poll()
-            time.sleep(RETRY_S)
+            time.sleep(RETRY_S)  # a terminal says it is ready long before it takes a byte: without this we would spin
             return 0
 
 
