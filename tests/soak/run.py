@@ -28,10 +28,10 @@ CHECKPOINTS: Final = 3
 GROWTH_MB: Final = 12.0
 """How much more than after the warm-up counts as flat: garbage in reference cycles lies until the next full collection,
 which comes when a quarter of what was alive at the last one has been made anew."""
-GROWTH_OBJECTS: Final = 5000
-GROWTH_BYTES: Final = 2_000_000
+GROWTH_OBJECTS: Final = 500
+GROWTH_BYTES: Final = 1_000_000
 """The same of what is alive after a full collection, in which garbage has no part. Ids of closed sessions grow up to a
-bound, and Trio keeps a thousand deadlines that are over, each of some objects.
+bound.
 """
 SPARE_DESCRIPTORS: Final = JUDGE_CALLS + 2
 """Kept connections to the judge, and our own."""
@@ -57,14 +57,14 @@ class Held:
 
     @staticmethod
     async def by(server: ServerProcess) -> "Held":
-        """Read it; the memory first, as counting takes some."""
+        """Read it; the memory first, as counting takes some, and descriptors when every task waits."""
         proc = Path(f"/proc/{server.child.pid}")
         (resident,) = (line for line in (proc / "status").read_text().splitlines() if line.startswith("VmRSS"))
-        descriptors = len(list((proc / "fd").iterdir()))
         number = server.child.said.count("\n")
         server.child.signal(signal.SIGUSR1)
         with trio.fail_after(QUIET_S):
             objects, size = (await server.child.line(number)).split()[1:]
+        descriptors = len(list((proc / "fd").iterdir()))
         return Held(int(resident.split()[1]) / 1024, descriptors, int(objects), int(size))
 
 

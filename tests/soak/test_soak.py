@@ -6,7 +6,7 @@ from tests.soak.counted import LEAK
 from tests.soak.endings import ENDINGS
 from tests.soak.run import soak
 
-VERIFIES = 5000
+VERIFIES = 3000
 
 
 async def test_memory_and_descriptors_stay_flat(tmp_path: Path) -> None:
