@@ -38,7 +38,7 @@ SPARE_DESCRIPTORS: Final = JUDGE_CALLS + 2
 QUIET_S: Final = 30.0
 EMPTY: Final = ("waiting_verifies", "held_members", "open_sessions", "judge_calls_in_flight", "judge_calls_waiting")
 SETTINGS: Final = {
-    "cohort_collection_timeout_s": 10.0,
+    "cohort_collection_timeout_s": 6.0,
     "cohort_result_ttl_s": 60.0,
     "max_terminal_cohorts": 64,
     "session_idle_ttl_s": 600.0,
