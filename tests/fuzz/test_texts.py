@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from tests.support.fake_judge import Call, FakeJudge, Reply, verdict_text
 from tests.support.gym import CLOSE_FOLLOWS, Controller
 from tests.support.peer import Peer
 from tests.support.peer import Reply as Told
-from tests.support.server_process import CONTROL_TOKEN, Servers, servers, settings_for
+from tests.support.server_process import CONTROL_TOKEN, ServerProcess, Servers, servers, settings_for
 from tests.web.bodies import verify
 
 from genrm_trio.judging.text import scrub
@@ -216,16 +217,27 @@ def check_judge(judge: FakeJudge) -> None:
             assert (scrub(text) if text.strip() else "None") in shown, name
 
 
-def check_logs(folder: Path, accepted: list[Case]) -> None:
-    """Every line of every log is a JSON object in UTF-8, and has the groups' names as they came, surrogates aside."""
-    raw = [line for log in folder.glob("*.log") for line in log.read_bytes().split(b"\n") if line]
-    lines = [json.loads(line.decode("utf-8")) for line in raw]
-    assert all(isinstance(line, dict) for line in lines)
-    ended = {line["cohort"] for line in lines if line["event"] == "cohort_ended"}
+async def check_groups(server: ServerProcess, accepted: list[Case]) -> None:
+    """Its log comes to have the groups' names as they came, surrogates aside."""
     named = {case.name: scrub(json.loads(VALUES[case.name])) for case in accepted if case.place == GROUP}
-    for name, group in named.items():
-        assert f"group_id::{group}::group_attempt::0" in ended, name
     assert named.keys() >= LOGGED
+    for name, group in named.items():
+        try:
+            await server.logged("cohort_ended", partial(tells_of, f"group_id::{group}::group_attempt::0"))
+        except trio.TooSlowError as error:
+            error.add_note(f"{name} is not in the log")
+            raise
+
+
+def tells_of(cohort: str, lines: list[dict[str, Any]]) -> bool:
+    return any(line["cohort"] == cohort for line in lines)
+
+
+def check_logs(folder: Path) -> None:
+    """Every line of every log is a JSON object in UTF-8."""
+    raw = [line for log in folder.glob("*.log") for line in log.read_bytes().split(b"\n") if line]
+    assert raw
+    assert all(isinstance(json.loads(line.decode("utf-8")), dict) for line in raw)
 
 
 async def test_odd_values_in_every_place(tmp_path: Path) -> None:
@@ -240,10 +252,12 @@ async def test_odd_values_in_every_place(tmp_path: Path) -> None:
                     case.check()
                 accepted = [case for case in tried if case.accepted]
                 calls = len(judge.calls)
+                assert house.running is not None
+                await check_groups(house.running, accepted)
                 peer = await crash(house, tmp_path / "saved", accepted)
                 await all_at(accepted, lambda case: case.replay(peer))
                 assert len(judge.calls) == calls
     for name in VALUES.keys() - INVALID:
         assert any(case.name == name for case in accepted), f"nothing takes {name}, so nothing was carried"
     check_judge(judge)
-    check_logs(tmp_path, accepted)
+    check_logs(tmp_path)

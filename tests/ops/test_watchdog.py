@@ -1,11 +1,9 @@
 """A stuck event loop: `/livez` does not answer, the log says where it stands, and afterwards all goes on."""
 
-import json
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -36,17 +34,6 @@ async def lives(server: ServerProcess) -> bool:
     return False
 
 
-async def logged(server: ServerProcess, event: str) -> Any:
-    """The first line of this event, once it is there."""
-    path = trio.Path(server.log)
-    with trio.fail_after(20):
-        while True:
-            for line in (await path.read_bytes()).splitlines():
-                if f'"{event}"'.encode() in line:
-                    return json.loads(line)
-            await trio.sleep(0.05)
-
-
 def interpreter(folder: Path) -> str:
     """What stands in for the interpreter and runs the sticky command instead of the command."""
     sticky, script = folder / "sticky.py", folder / "python"
@@ -64,11 +51,11 @@ async def test_a_stuck_loop_fails_the_probe_and_is_logged(tmp_path: Path, monkey
             server = await house.start()
             assert await lives(server)
             server.child.signal(signal.SIGUSR1)
-            told = await logged(server, "event_loop_stuck")
+            told = (await server.logged("event_loop_stuck"))[0]
             assert "stand_still" in told["where"]
             assert not await lives(server)
             await trio.Path(tmp_path / "release").touch()
-            await logged(server, "event_loop_runs_again")
+            await server.logged("event_loop_runs_again")
             with trio.fail_after(20):
                 while not await lives(server):
                     pass

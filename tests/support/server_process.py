@@ -230,10 +230,18 @@ class ServerProcess:
             while not condition(await self.metrics()):  # noqa: ASYNC110 - another process
                 await trio.sleep(0.02)
 
-    def logged(self, event: str) -> list[dict[str, Any]]:
-        """The lines of the log that tell of this event."""
-        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return [line for line in lines if line["event"] == event]
+    async def logged(self, event: str, fits: Callable[[list[dict[str, Any]]], object] = len) -> list[dict[str, Any]]:
+        """The lines of the log that tell of this event, once they fit; without a condition, once there is one.
+
+        A thread of the server writes its log, so that a line may come after an answer that was given later.
+        """
+        with trio.fail_after(WAIT_S):
+            while True:
+                whole = self.log.read_bytes().rpartition(b"\n")[0].splitlines()
+                lines = [line for line in map(json.loads, whole) if line["event"] == event]
+                if fits(lines):
+                    return lines
+                await trio.sleep(0.02)
 
     def last_words(self) -> str:
         """The end of the log."""

@@ -193,9 +193,10 @@ async def test_a_fault_of_the_judge_masks_its_cohort_and_no_other(backend: str, 
             assert moved.keys() == fault.kinds, name
             for kind in fault.kinds:
                 first.setdefault(kind, name)
-            logged = {line["kind"]: line["cohort"] for line in server.logged("judge_fault")}
+            lines = await server.logged("judge_fault", lambda lines: len(lines) >= len(first))
+            logged = {line["kind"]: line["cohort"] for line in lines}
             assert logged == {kind: f"group_id::{group}::group_attempt::0" for kind, group in first.items()}
-            assert len(server.logged("judge_fault")) == len(logged), "one line a kind"
+            assert len(lines) == len(logged), "one line a kind"
             asked = sum(prompt_of(call) == name for call in judge.calls)
             assert asked <= COMPARISONS * fault.calls, name
             check_judged(await cohort(server, f"after {name}"))
@@ -214,7 +215,8 @@ async def test_addresses_without_a_judge(start: Start) -> None:
         check_masked(await cohort(server, "g", "p"), "g", "p", "no complete reply within")
         kinds = {"dns", "unreachable", "refused", "timeout"}
         assert {kind for kind, count in (await faults(server)).items() if count} == kinds
-        assert sorted(line["kind"] for line in server.logged("judge_fault")) == sorted(kinds)
+        lines = await server.logged("judge_fault", lambda lines: len(lines) >= len(kinds))
+        assert sorted(line["kind"] for line in lines) == sorted(kinds)
         rests = f'judge_endpoint_resting{{endpoint="127.0.0.1:{judge.port}"}}'
         async with judge.running():
             await server.until(lambda read: not read[rests])
