@@ -458,7 +458,7 @@ HOLD = (
         ),
         (
             "runtime/life.py",
-            "                    await self._server.gate.bell.until(lambda: registry.admission.open)\n",
+            "                    await self._server.gate.doors.until(lambda: registry.admission.open)\n",
             "",
         ),
         breaks="no_outcome_while_closed recorded_implies_recoverable",
@@ -934,8 +934,8 @@ RUNTIME = (
         (
             (
                 "runtime/server.py",
-                "            self.registry.open_admission(self.now())\n        self.gate.bell.ring()\n",
-                "            self.registry.open_admission(self.now())\n",
+                "        self.gate.bell.ring()\n        self.gate.doors.ring()\n",
+                "        self.gate.bell.ring()\n",
             ),
         ),
         ("tests/runtime/test_bounded_waits.py::test_what_is_held_is_published_when_admission_opens",),
@@ -1033,8 +1033,8 @@ RUNTIME = (
         (
             (
                 "runtime/gate.py",
-                "            while not self._passes(kind):\n                await self.bell.heard()\n",
-                "            if not self._passes(kind):\n                await self.bell.heard()\n",
+                "            while not self._passes(kind):\n                await self.doors.heard()\n",
+                "            if not self._passes(kind):\n                await self.doors.heard()\n",
             ),
         ),
         ("tests/runtime/test_gate.py::test_a_waiting_request_stays_out_when_admission_recloses_before_it_woke",),

@@ -135,6 +135,49 @@ async def test_what_waits_is_refused_when_the_server_shuts_down(autojump_clock: 
         assert caller.refused is Closing
 
 
+async def test_who_waits_is_told_in_the_step_of_the_shutdown(autojump_clock: trio.abc.Clock) -> None:
+    """Before any task runs: thousands may wait, and the time for all of them is short."""
+    told: list[str] = []
+
+    async def enter(gate: Gate) -> None:
+        with pytest.raises(Closing):
+            async with gate.enter("seed", "s", R0, at_shutdown=lambda: told.append("waited")):
+                pass
+
+    async with scene() as s, trio.open_nursery() as nursery:
+        async with s.server.gate.enter("seed", "s", R0, at_shutdown=lambda: told.append("passed")):
+            pass
+        s.server.close_admission()
+        nursery.start_soon(enter, s.server.gate)
+        await trio.testing.wait_all_tasks_blocked()
+        s.server.shut_down()
+        assert told == ["waited"]
+
+
+async def test_a_request_that_finishes_wakes_nobody_who_waits_for_the_doors(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each would cost the more the more wait."""
+    looks: list[Kind] = []
+    passes = Gate._passes
+
+    def counted(gate: Gate, kind: Kind) -> bool:
+        looks.append(kind)
+        return passes(gate, kind)
+
+    monkeypatch.setattr(Gate, "_passes", counted)
+    async with scene() as s, trio.open_nursery() as nursery:
+        s.server.close_admission()
+        waiting = await _call(s, nursery, "seed")
+        passing = await _call(s, nursery, "verify")
+        passing.leave.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert s.server.gate.running == 0
+        assert looks == ["seed", "verify"]
+        s.server.open_admission(resumed=True)
+        waiting.leave.set()
+
+
 @pytest.mark.parametrize("kind", ["seed", "close", "tool", "plain"])
 async def test_what_runs_is_ended_when_the_server_shuts_down(kind: Kind, autojump_clock: trio.abc.Clock) -> None:
     """A `/verify` is not: the core answers it in the same step."""

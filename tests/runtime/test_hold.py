@@ -76,6 +76,24 @@ async def test_reopening_and_reclosing_in_one_step_publishes_nothing(kind: str, 
         await s.ended(*rollouts)
 
 
+async def test_a_shutdown_tells_those_who_wait_in_its_step_and_nobody_who_has_an_outcome(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with scene() as s:
+        s.server.close_admission()
+        judged = [s.verify(i) for i in range(2)]
+        await s.phase(KEY, Phase.HELD)
+        collecting = s.verify(0, group="collecting")
+        await s.waiting(3)
+        s.server.registry.open_admission(s.server.now())
+        s.server.registry.publish(s.server.now(), KEY)
+        s.server.shut_down()  # before a task of theirs runs
+        assert [rollout.told for rollout in (*judged, collecting)] == [False, False, True]
+        await s.ended(*judged, collecting)
+        assert [rollout.reward for rollout in judged]
+        assert isinstance(collecting.answer, CohortFailed)
+
+
 async def test_what_is_not_held(autojump_clock: trio.abc.Clock) -> None:
     async with scene(policy(2), ScriptedJudge(lambda _ask: RuntimeError("broken"))) as s:
         s.server.close_admission()

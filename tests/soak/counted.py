@@ -67,11 +67,11 @@ def leak() -> None:
     """Keep what every verify was asked, for ever, and a little more."""
     verify = Server.verify
 
-    async def keeping(self: Server, asked: Verification) -> Any:
+    async def keeping(self: Server, asked: Verification, **more: Any) -> Any:
         _kept.append((asked, bytes(LEAKED_BYTES), [[] for _ in range(LEAKED_OBJECTS)]))
-        return await verify(self, asked)
+        return await verify(self, asked, **more)
 
-    Server.verify = keeping  # type: ignore[method-assign]  # the defect that the soak has to find
+    Server.verify = keeping  # type: ignore[assignment,method-assign]  # the defect that the soak has to find
 
 
 if __name__ == "__main__":

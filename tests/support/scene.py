@@ -36,12 +36,17 @@ def policy(size: int = 2, *, limits: dict[str, object] | None = None, **changes:
 
 @dataclass
 class Rollout:
-    """One `/verify` under way: its scope, and the answer once it is there."""
+    """One `/verify` under way: its scope, the answer once it is there, and whether its client heard of a shutdown."""
 
     name: str
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     answer: Answer | None = None
     ended: bool = False
+    told: bool = False
+
+    def tell(self) -> None:
+        assert not self.told, "once"
+        self.told = True
 
     @property
     def reward(self) -> float:
@@ -99,7 +104,7 @@ class Scene:
     async def _run(self, rollout: Rollout, asked: Verification) -> None:
         try:
             with rollout.scope:
-                rollout.answer = await self.server.verify(asked)
+                rollout.answer = await self.server.verify(asked, at_shutdown=rollout.tell)
         finally:
             rollout.ended = True
             self._bell.ring()

@@ -228,6 +228,8 @@ async def test_shutdown_answers_everybody() -> None:
         for request in held:
             answer = await s.answered(request)
             assert (answer.status, answer.code) == (503, "shutting_down")
+            assert answer.cookie, "every answer carries the session"
+            assert answer.headers["connection"] == "close"
         late = await s.answered(s.member(0))
         assert (late.status, late.code) == (503, "shutting_down")
         assert (await s.ask("GET", "/readyz")).status == 503

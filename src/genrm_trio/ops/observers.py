@@ -53,7 +53,7 @@ class CohortWatch(Observer):
         log.debug("cohort_started", cohort=key)
 
     def cohort_ended(self, cohort: Cohort, seconds: float) -> None:
-        """Count it by outcome, and log it with its time."""
+        """Count it by outcome, and log it with its time: but at a shutdown, which may end thousands in one step."""
         if cohort.active:
             self._metrics.cohorts_ended.labels("dropped").inc()
             log.info("cohort_dropped", cohort=cohort.id.key, seconds=round(seconds, 3))
@@ -62,6 +62,8 @@ class CohortWatch(Observer):
         outcome = "rewarded" if failure is None else outcome_name(failure)
         self._metrics.cohorts_ended.labels(outcome).inc()
         self._metrics.cohort_seconds.observe(seconds)
+        if outcome == "shutting_down":
+            return
         fields = {"cohort": cohort.id.key, "outcome": outcome, "members": len(cohort.members)}
         if failure is None:
             log.info("cohort_ended", **fields, seconds=round(seconds, 3))
@@ -71,6 +73,10 @@ class CohortWatch(Observer):
     def cohort_crashed(self, key: str, error: Exception) -> None:
         """Log the error with its traceback: it is a defect of ours."""
         log.error("cohort_crashed", cohort=key, exc_info=error)
+
+    def shut_down(self, cohorts: int, waiters: int) -> None:
+        """Log what was under way."""
+        log.warning("shut_down", cohorts=cohorts, waiters=waiters)
 
     def verified(self, answer: Answer) -> None:
         """Count it by outcome."""

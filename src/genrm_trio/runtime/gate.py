@@ -47,8 +47,8 @@ class Gate:
     """Lets data requests pass in the order in which admission allows it.
 
     awaits_restore: none was resumed yet after `--await-restore`; `/verify` waits too.
-    waiting: requests that wait to pass, for that or for a checkpoint to end.
-    bell: rung whenever admission, the gate or what is in flight changed.
+    bell: rung whenever admission, the gate or what is in flight changed. doors: rung only when admission opened or the
+    gate closed, for the thousands that may wait for that; whoever is in flight is no business of theirs.
     """
 
     def __init__(self, registry: Registry, now: Callable[[], float], points: Points, *, await_restore: bool) -> None:
@@ -57,25 +57,41 @@ class Gate:
         self._points = points
         self._passages: dict[Passage, None] = {}
         self._busy: Counter[str] = Counter()
-        self.waiting = 0
+        self._waiting: dict[object, Callable[[], None]] = {}
         self.bell = Bell()
+        self.doors = Bell()
         self.awaits_restore = await_restore
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait to pass, for a resume or for a checkpoint to end."""
+        return len(self._waiting)
+
     @asynccontextmanager
-    async def enter(self, kind: Kind, session: str | None, episode: EpisodeId | None) -> AsyncIterator[Passage]:
+    async def enter(
+        self,
+        kind: Kind,
+        session: str | None,
+        episode: EpisodeId | None,
+        *,
+        at_shutdown: Callable[[], None] = lambda: None,
+    ) -> AsyncIterator[Passage]:
         """Hold the request until admission lets it pass, then count it until the block ends, cancelled or not.
 
         Raises Stale when its session or attempt is refused after the wait (never for a close; for a `/verify` the
         core answers), and Closing when the server shuts down: also in the middle of the block, which is cancelled
         then. A `/verify` is not, as the core answers it.
+
+        at_shutdown: called in the step in which the server shuts down, if the request waits then.
         """
-        self.waiting += 1
+        waiter = object()
+        self._waiting[waiter] = at_shutdown
         try:
             while not self._passes(kind):
-                await self.bell.heard()
+                await self.doors.heard()
                 await self._points.reach("admitted", kind)
         finally:
-            self.waiting -= 1
+            del self._waiting[waiter]
         if self._registry.closed:
             raise Closing("the server is shutting down")
         self._check(kind, session, episode)
@@ -85,12 +101,18 @@ class Gate:
         if passage.scope.cancelled_caught:
             raise Closing("the server is shutting down")
 
+    def tell(self) -> None:
+        """The registry shut down: tell whoever waits."""
+        for tell in self._waiting.values():
+            tell()
+
     def close(self) -> None:
         """The registry shut down: whoever waits is refused, and whatever runs is ended, so that it has its answer."""
         for passage in self._passages:
             if passage.kind != "verify":
                 passage.scope.cancel()
         self.bell.ring()
+        self.doors.ring()
 
     def _passes(self, kind: Kind) -> bool:
         if self._registry.closed:

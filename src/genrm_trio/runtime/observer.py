@@ -16,6 +16,9 @@ class Observer:
     def cohort_crashed(self, key: str, error: Exception) -> None:
         """An unexpected error ended this cohort; its members were told so."""
 
+    def shut_down(self, cohorts: int, waiters: int) -> None:
+        """The server shut down with so many active cohorts, and answered so many waiting `/verify`."""
+
     def verified(self, answer: Answer) -> None:
         """A `/verify` has its answer."""
 

@@ -6,6 +6,7 @@ Quart-Trio are not used: nothing may run where its crash is swallowed.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 
 import trio
@@ -155,13 +156,14 @@ class WebApp:
         async def enter(visit: Visit) -> Reply | LargeReply:
             if not bearer_is(self._policy.data_auth_token):
                 return unauthorized()
+            last_word = partial(visit.last_word, errors.shutting_down())
             try:
-                async with self._server.gate.enter(kind, visit.session_id, visit.episode):
+                async with self._server.gate.enter(kind, visit.session_id, visit.episode, at_shutdown=last_word):
                     return await handler(visit)
             except Stale as stale:
                 return errors.control("stale_attempt", str(stale))
-            except Closing as closing:
-                return errors.detail(503, "shutting_down", str(closing))
+            except Closing:
+                return errors.shutting_down()
 
         return enter
 

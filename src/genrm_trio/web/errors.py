@@ -169,6 +169,11 @@ def cancelled() -> Reply:
     return Reply(500, to_json("Request was cancelled"))
 
 
+def shutting_down() -> Reply:
+    """What everybody is told who waits or comes when the server ends."""
+    return detail(503, "shutting_down", "the server is shutting down")
+
+
 def not_found() -> Reply:
     """No such route."""
     return Reply(404, to_json({"detail": "Not Found"}))

@@ -72,7 +72,7 @@ class DataRoutes:
         verification = await self._verification(visit, asked)
         echo = asked.echo
         del asked
-        answer = await self._server.verify(verification)
+        answer = await self._server.verify(verification, at_shutdown=partial(visit.last_word, errors.shutting_down()))
         match answer:
             case Rewarded(fields=fields):
                 return self._final(visit, echo.success(fields))
@@ -135,7 +135,7 @@ class DataRoutes:
                 visit.headers.clear()
                 return errors.control("stale_attempt", f"attempt {episode.key if episode else ''} is retired or over")
             case "shutting_down":
-                return errors.detail(503, "shutting_down", "the server is shutting down")
+                return errors.shutting_down()
             case "too_busy":
                 after = self._policy.retry_after_s
                 return errors.detail(503, "too_busy", "too many sessions are open", retry_after_s=after)

@@ -4,7 +4,7 @@ Plain ASGI around the application, so that every answer carries the cookie, 404 
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 from hypercorn.typing import ASGIReceiveEvent, HTTPScope
@@ -13,7 +13,7 @@ from genrm_trio.core.identity import EpisodeId
 from genrm_trio.web.cookies import SessionCookies, SessionName, fresh_session_id
 from genrm_trio.web.errors import LargeReply, Reply
 from genrm_trio.web.prefix import split_prefix
-from genrm_trio.web.serving.exchange import Application
+from genrm_trio.web.serving.exchange import LAST_WORD, Application
 
 VISIT = "genrm_trio.visit"
 """The key of the ASGI scope under which a request's Visit is found."""
@@ -25,13 +25,14 @@ class Visit:
 
     episode: from the path prefix. session: from the cookie, or fresh; a typed seed sets its own. headers: added to
     whatever the reply is. after_reply: run once all of the reply was handed to the socket, and not when the
-    client was gone before.
+    client was gone before. last_word: gives this reply at once, in place of any later one, if that can be done.
     """
 
     episode: EpisodeId | None
     session: SessionName
     headers: dict[str, str] = field(default_factory=dict)
     after_reply: list[Callable[[], object]] = field(default_factory=list)
+    last_word: Callable[[Reply], None] = lambda _reply: None
 
     @property
     def session_id(self) -> str:
@@ -65,10 +66,12 @@ class Front:
             taken = len(scope["raw_path"]) - len(raw_path)  # the prefix is plain ASCII without percent signs
             inner |= {"raw_path": raw_path, "path": scope["path"][taken:]}
 
+        if give := inner.get(LAST_WORD):
+            visit.last_word = lambda reply: give(self._with_session(reply, visit))
+
         async def send_with_session(message: Any) -> None:
             if message["type"] == "http.response.start":
-                cookie = self.cookies.set_cookie(visit.session).encode("ascii")
-                added = [(b"set-cookie", cookie), (b"vary", b"Cookie")]
+                added = [(name.encode(), value.encode("ascii")) for name, value in self._session_headers(visit)]
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
@@ -76,6 +79,13 @@ class Front:
                     follow()
 
         await self.app(cast("HTTPScope", inner), receive, send_with_session)
+
+    def _session_headers(self, visit: Visit) -> list[tuple[str, str]]:
+        return [("set-cookie", self.cookies.set_cookie(visit.session)), ("vary", "Cookie")]
+
+    def _with_session(self, reply: Reply, visit: Visit) -> Reply:
+        """The reply as it goes out."""
+        return replace(reply, headers={**reply.headers, **visit.headers, **dict(self._session_headers(visit))})
 
 
 def _for_the_framework(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -48,6 +48,9 @@ class Host(Protocol):
     def answered(self, connection: "Connection", exchange: Exchange, method: str, path: bytes) -> None:
         """The exchange ended, however it did."""
 
+    def said_last(self, connection: "Connection") -> None:
+        """The client has its whole answer, though the exchange goes on."""
+
     def rejected(self, reply: errors.Reply) -> None:
         """A request was answered without the application."""
 
@@ -293,7 +296,11 @@ class Connection:
     async def _answer(self, request: h11.Request, target: bytes) -> bool:
         """Have the application answer; returns whether the whole answer was handed to the socket."""
         exchange = Exchange(
-            self.peer, self.host.config, close_after=lambda: self._last, hands_over=self.host.hands_over
+            self.peer,
+            self.host.config,
+            close_after=lambda: self._last,
+            hands_over=self.host.hands_over,
+            on_last_word=lambda: self.host.said_last(self),
         )
         self.host.answering(self)
         try:
@@ -315,7 +322,7 @@ class Connection:
         with exchange.until_started:
             try:
                 await self._until_half_closed()
-                if http_version != b"1.0":
+                if http_version != b"1.0" and not exchange.started:
                     await self._until_unreachable()
             except PeerGone:
                 pass

@@ -31,6 +31,9 @@ from genrm_trio.web.serving.peer import Outgoing, Peer, PeerGone
 BODY = "genrm_trio.body"
 """The key of the ASGI scope under which an application that asks for it finds a function that hands it the body."""
 
+LAST_WORD = "genrm_trio.last_word"
+"""The key of the ASGI scope under which an application finds `Exchange.last_word`."""
+
 STREAM_ID = 1
 FLUSH_BYTES = 64 * 1024
 
@@ -62,15 +65,23 @@ class Exchange:
 
     started: the head of the answer was given by the application. complete: all of it was handed to the socket.
     scope: cancel it when the client is gone. until_started: cancelled when the answer starts.
+    on_last_word: called when the kernel has a whole answer of `last_word`.
     """
 
     def __init__(
-        self, peer: Peer, config: Config, *, close_after: Callable[[], bool], hands_over: bool = False
+        self,
+        peer: Peer,
+        config: Config,
+        *,
+        close_after: Callable[[], bool],
+        hands_over: bool = False,
+        on_last_word: Callable[[], None] = lambda: None,
     ) -> None:
         self.peer = peer
         self.config = config
         self.hands_over = hands_over
         self.close_after = close_after
+        self.on_last_word = on_last_word
         self.status = 0
         self.started = False
         self.complete = False
@@ -80,6 +91,7 @@ class Exchange:
         self._asgi_send: Callable[[ASGISendEvent | None], Awaitable[None]]
         self._messages: deque[ASGIReceiveEvent] = deque()
         self._pending = bytearray()
+        self._said_last = False
 
     async def run(
         self, app: Application, request: h11.Request, target: bytes, take_body: Callable[[], bytearray]
@@ -93,6 +105,9 @@ class Exchange:
                 await self._failed(group)
             if not self.started:
                 await self._answer(errors.cancelled())
+            if self._said_last and self._pending:
+                await self._flush()
+                self.complete = True
 
     # -- towards the application -----------------------------------------------------------------------
 
@@ -112,7 +127,8 @@ class Exchange:
             )
         )
         if self.hands_over:
-            self._asgi_scope = cast("HTTPScope", {**self._asgi_scope, BODY: take_body})
+            added = {BODY: take_body, LAST_WORD: self.last_word}
+            self._asgi_scope = cast("HTTPScope", {**self._asgi_scope, **added})
         else:
             await stream.handle(events.Body(stream_id=STREAM_ID, data=bytes(take_body())))
         await stream.handle(events.EndBody(stream_id=STREAM_ID))
@@ -158,7 +174,27 @@ class Exchange:
 
     # -- towards the client ----------------------------------------------------------------------------
 
+    def last_word(self, reply: errors.Reply) -> None:
+        """Answer and end the connection, in this step, with as much of it as the kernel takes in it.
+
+        For an application that ends and has thousands to tell so: what it says of this request later is dropped. Does
+        nothing once the answer has started.
+        """
+        if self.started:
+            return
+        self.started = self._said_last = True
+        self.status = reply.status
+        if self.peer.closed_writing:  # or nothing will be written that is no answer
+            self.until_started.cancel()
+        self._pending += _whole(reply, self.config)
+        del self._pending[: self.peer.write_now(bytes(self._pending))]
+        if not self._pending:
+            self.complete = True
+            self.on_last_word()
+
     async def _send(self, event: events.Event) -> None:
+        if self._said_last:
+            return
         match event:
             case events.Response(status_code=status, headers=headers) if status >= 200:
                 self._start(status, headers)
@@ -204,6 +240,14 @@ class Exchange:
         if self._asgi_scope["method"] != "HEAD":
             await self._queue(h11.Data(data=reply.body))
         await self._send(events.EndBody(stream_id=STREAM_ID))
+
+
+def _whole(reply: errors.Reply, config: Config) -> bytes:
+    """A whole answer that ends its connection, whose parser is asked nothing any more."""
+    own = [(name.encode("ascii"), value.encode("ascii")) for name, value in reply.headers.items()]
+    own += [(b"content-length", b"%d" % len(reply.body)), *config.response_headers("h11"), (b"connection", b"close")]
+    head = b"".join(b"%s: %s\r\n" % line for line in own)
+    return b"HTTP/1.1 %d \r\n%s\r\n%s" % (reply.status, head, reply.body)
 
 
 def _only(error: Exception | BaseExceptionGroup[Exception]) -> Exception:

@@ -4,6 +4,7 @@ Only the socket and HTTP framing live here; requests, answers and bounds on them
 """
 
 import fcntl
+import os
 import select
 import socket
 import sys
@@ -100,6 +101,19 @@ class Peer:
                     view = view[await self._write_some(view[:WRITE_BYTES]) :]
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
                 raise PeerGone from error
+
+    def write_now(self, data: bytes) -> int:
+        """Hand the kernel what it takes in this step; returns how many bytes that were.
+
+        None of them when the client left, which the next write tells, when another write is under way, or where only
+        waiting can send.
+        """
+        if self._turn.locked() or not isinstance(self.stream, trio.SocketStream):
+            return 0
+        try:
+            return os.write(self.stream.socket.fileno(), data)
+        except OSError:  # no room, or nobody there
+            return 0
 
     async def _write_some(self, data: memoryview) -> int:
         """Send a part of some bytes; returns how many. Raises TooSlowError when the client takes none for too long.

@@ -131,6 +131,12 @@ class Server:
             seconds = trio.current_time() - began
             self.on_served(Served(method, path, exchange.status, exchange.complete, seconds))
 
+    def said_last(self, connection: Connection) -> None:
+        """The client has its whole answer, though the exchange goes on: the end need not wait for it."""
+        self._owed.discard(connection)
+        if not self._owed:
+            self._notify()
+
     def rejected(self, reply: errors.Reply) -> None:
         """A request was answered without the application."""
         self.counts.rejected += 1
