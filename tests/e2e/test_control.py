@@ -4,6 +4,7 @@ The phases themselves are tested as a table elsewhere; here stands what only a w
 """
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -153,3 +154,42 @@ async def test_a_prepare_that_is_late_leaves_admission_closed(tmp_path: Path) ->
         assert not seeds
         await play.controller.resume("c")
         await play.until(lambda m: m["open_sessions"] == 1)
+
+
+def everything_in(folder: Path) -> set[str]:
+    """The path of each file and folder in it, links not followed."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+async def test_a_checkpoint_stays_within_the_root(tmp_path: Path) -> None:
+    """What lies outside is neither written nor read: by a relative path, an absolute one, or a link in the root."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (root / "link").symlink_to(outside)
+    async with stage(tmp_path, checkpoint={"root": str(root)}) as play:
+        leaving = (str(outside), f"{root}2", "../outside", "within/../../outside", "link", f"{root}/link/deep")
+        rollout = play.rollout("g", 0)
+        await rollout.seed()
+        for number, folder in enumerate(leaving):
+            await play.controller.prepare(f"c{number}")
+            is_outside(await play.controller.reply("commit", f"c{number}", checkpoint_dir=folder))
+            await play.controller.resume(f"c{number}")
+        assert not everything_in(outside)
+        assert everything_in(root) == {"link"}
+        await play.controller.prepare("c")
+        await play.controller.commit("c", Path("within"))
+        await play.controller.resume("c")
+        await rollout.close()
+        for copy in (outside, outside / "deep", tmp_path / "root2"):  # where a restore would find what it asks for
+            shutil.copytree(root / "within", copy, dirs_exist_ok=True)
+        for folder in leaving:
+            is_outside(await play.controller.reply("restore", "r", checkpoint_dir=folder, episode_ids=[rollout.key]))
+            assert (await play.controller.status())["report"]["counts"]["sessions"] == 0
+        restored = await play.controller.restore("r", root / "within", [rollout.key])
+        assert restored["restored"] == [rollout.next_key]
+
+
+def is_outside(reply: Reply) -> None:
+    is_refused(reply, 422, "invalid_checkpoint_state")
+    assert "does not lie under the configured checkpoint root" in reply.body.decode()

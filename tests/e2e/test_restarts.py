@@ -118,6 +118,26 @@ async def test_a_restore_that_fails_here_leaves_the_server_open_and_empty(tmp_pa
         await nothing_is_left(play)
 
 
+async def test_a_restore_of_more_sessions_than_may_be_open_is_refused_and_one_of_fewer_is_not(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=2) as play:
+        rollouts, told = await play.judged("g")
+        others = await play.seeded("h")
+        folder = await play.checkpoint("c")
+        play.judge.crashed()
+        server = await play.house.restart(limits={"max_sessions": 3})
+        keys = [rollout.key for rollout in (*rollouts, *others)]
+        reply = await play.controller.reply("restore", "r", checkpoint_dir=str(folder), episode_ids=keys)
+        is_refused(reply, 422, "invalid_checkpoint_state")
+        assert "4 sessions are asked for, limits.max_sessions is 3" in reply.body.decode()
+        await play.controller.restore("r", folder, keys[:3])
+        await play.controller.resume("r")
+        again = [rollout.restored(server.peer) for rollout in (*rollouts, others[0])]
+        assert await replayed(play, again[:2]) == told
+        await close_all(again)
+        await complete(play, [play.rollout("fresh", index) for index in range(2)])
+        await nothing_is_left(play)
+
+
 async def test_a_process_that_holds_anything_refuses_a_restore_and_goes_on(tmp_path: Path) -> None:
     async with stage(tmp_path, size=2) as play:
         rollouts, told = await play.judged("g")

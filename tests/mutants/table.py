@@ -1076,6 +1076,22 @@ RUNTIME = (
     ),
 )
 
+CONNECTIONS = (
+    Mutant(
+        "GuardLetsThrough",
+        "a defect at one connection ends the process, and every held cohort with it",
+        (
+            (
+                "web/serving/server.py",
+                "            self._guarded(group)\n",
+                "            self._guarded(group)\n            raise\n",
+            ),
+        ),
+        ("tests/web/test_process.py::test_a_defect_at_a_connection_ends_that_one_alone_and_each_kind_is_logged_once",),
+        machine=False,
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *ATTEMPTS,
     *ENDINGS,
@@ -1087,4 +1103,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *RESTORE,
     *RETIRE,
     *RUNTIME,
+    *CONNECTIONS,
 )

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,18 +19,22 @@ from tests.support.fake_judge import Reply as Verdict
 from tests.support.peer import Peer, Reply
 from tests.support.server_process import ServerProcess
 from tests.web.bodies import as_json, response
-from tests.web.test_process import Held, large_bodies, member, process, until_waiting
+from tests.web.test_process import UNREAD, Held, large_bodies, member, process, until_waiting
+
+Hit = Callable[[ServerProcess], Awaitable[None]]
 
 WITHIN_S: Final = 60.0
 STALL_S: Final = 2.0
 """Longer than a busy machine keeps an honest client of this test waiting in the middle of a request."""
+UNREAD_STALL_S: Final = 1.0
+"""Shorter, as the kernel takes the bytes for a client, however busy that is."""
 LONG_VERDICT: Final = "quality=5 and a judge that goes on and on"
 BOUNDS: Final[dict[str, Any]] = {
     "max_held_members": 6,
     "max_connections": 262,
     "max_request_bytes": 20_000,
     "max_comparisons": 3,
-    "judge": {"max_reply_bytes": 4000},
+    "judge": {"max_reply_bytes": 4000, "max_concurrency": 2},
     "limits": {
         "refusal_connections": 8,
         "max_header_bytes": 3000,
@@ -40,6 +45,9 @@ BOUNDS: Final[dict[str, Any]] = {
         "max_json_values": 300,
         "header_timeout_s": STALL_S,
         "body_stall_s": STALL_S,
+        "body_timeout_s": STALL_S + 0.5,
+        "write_stall_s": UNREAD_STALL_S,
+        "max_log_line": 512,
     },
 }
 
@@ -89,14 +97,26 @@ def check(reply: Reply, status: int, code: str, *texts: str) -> None:
     assert reply.header("retry-after") == ("1" if code == "too_busy" else None), reply
 
 
-async def talked(server: ServerProcess, data: bytes) -> Reply:
-    """What is answered to bytes that no client of ours would send; the connection ends with it."""
+async def trickle(stream: trio.SocketStream) -> None:
+    """Send a byte again and again, before anybody misses one."""
+    while True:
+        await stream.send_all(b"x")
+        await trio.sleep(STALL_S / 20)
+
+
+async def talked(server: ServerProcess, data: bytes, *, trickles: bool = False) -> Reply:
+    """What is answered to bytes that no client of ours would send; the connection ends with it.
+
+    trickles: they go on, byte by byte, until the answer is there.
+    """
     http = h11.Connection(h11.CLIENT)
     http.send(h11.Request(method="POST", target="/", headers=[("host", "t"), ("transfer-encoding", "chunked")]))
     body = bytearray()
     head: h11.Response | None = None
-    async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream:
+    async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream, trio.open_nursery() as nursery:
         await stream.send_all(data)
+        if trickles:
+            nursery.start_soon(trickle, stream)
         while not isinstance(event := http.next_event(), h11.EndOfMessage):
             if event is h11.NEED_DATA:
                 http.receive_data(bytes(await stream.receive_some()))
@@ -105,6 +125,7 @@ async def talked(server: ServerProcess, data: bytes) -> Reply:
             elif isinstance(event, h11.Data):
                 body += event.data
         assert await stream.receive_some() == b"", "the connection ends"
+        nursery.cancel_scope.cancel()
     assert head is not None
     headers = tuple((name.decode(), value.decode()) for name, value in head.headers)
     return Reply(head.status_code, headers, bytes(body))
@@ -226,18 +247,62 @@ async def judge_reply_bytes(server: ServerProcess) -> None:
     assert [(reply.status, reply.json["mask_sample"]) for reply in replies] == [(200, True)] * 2
 
 
-async def times(server: ServerProcess) -> None:
-    """Both at once, as each takes its time."""
+async def judge_calls(judge: FakeJudge, server: ServerProcess) -> None:
+    script, go_on = judge.script, trio.Event()
+    judge.script = lambda call: replace(script(call), hold=go_on)
+    replies: list[list[Reply]] = []
 
-    async def half_sent(rest: bytes, text: str) -> None:
-        check(await talked(server, b"POST /verify HTTP/1.1\r\nhost" + rest), 408, "invalid_request", text)
+    async def one(group: str) -> None:
+        replies.append(await cohort(server.peer, group))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(half_sent, b"", "head took too long")
-        nursery.start_soon(half_sent, b": t\r\ncontent-length: 100\r\n\r\nhalf", "body took too long")
+        for group in range(3):
+            nursery.start_soon(one, f"judged {group}")
+        await server.until(lambda read: (read["judge_calls_in_flight"], read["judge_calls_waiting"]) == (2, 4))
+        await judge.until(lambda: judge.in_flight == 2)
+        go_on.set()
+    judge.script = script
+    assert [reply.json["mask_sample"] for told in replies for reply in told] == [False] * 6, "calls wait for their turn"
+    assert judge.most_in_flight == 2
 
 
-HITS: Final[dict[str, Callable[[ServerProcess], Awaitable[None]]]] = {
+@asynccontextmanager
+async def never_reads(server: ServerProcess) -> AsyncIterator[None]:
+    """A client that asks for more than all buffers on its way hold, and reads none of it."""
+    with trio.socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await client.connect(("127.0.0.1", server.port))
+        await trio.SocketStream(client).send_all(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n" * UNREAD)
+        yield
+
+
+async def times(server: ServerProcess) -> None:
+    """All at once, as each takes its time."""
+
+    async def half_sent(rest: bytes, text: str, trickles: bool) -> None:
+        request = b"POST /verify HTTP/1.1\r\nhost" + rest
+        check(await talked(server, request, trickles=trickles), 408, "invalid_request", text)
+
+    server.peer.close()
+    async with never_reads(server):
+        await server.until(lambda read: read["connections"] == 2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(half_sent, b"", "head took too long", False)
+            nursery.start_soon(half_sent, b": t\r\ncontent-length: 100\r\n\r\nhalf", "body took too long", False)
+            nursery.start_soon(half_sent, b": t\r\ncontent-length: 10000\r\n\r\n", "body took too long", True)
+        await server.until(lambda read: read["connections"] == 1)
+
+
+async def log_lines(server: ServerProcess) -> None:
+    """The last of all, so that the lines of the others are looked at as well."""
+    group = "long " * 200
+    await cohort(server.peer, group)
+    ended = await server.logged("cohort_ended", lambda lines: lines[-1]["cohort"].startswith("group_id::long long"))
+    assert ended[-1]["cut"] == ["cohort"]
+    assert max(map(len, server.log.read_text().splitlines())) == 512, "the line has what there is room for"
+
+
+HITS: Final[dict[str, Hit]] = {
     "limits.max_header_bytes": header_bytes,
     "limits.max_header_fields": header_fields,
     "max_request_bytes": request_bytes,
@@ -249,14 +314,17 @@ HITS: Final[dict[str, Callable[[ServerProcess], Awaitable[None]]]] = {
     "max_held_members": held_members,
     "max_connections": connections,
     "judge.max_reply_bytes": judge_reply_bytes,
-    "limits.header_timeout_s, limits.body_stall_s": times,
+    "limits.header_timeout_s, limits.body_stall_s, limits.body_timeout_s, limits.write_stall_s": times,
+    "limits.max_log_line": log_lines,
 }
 
 
 async def test_every_bound_is_met_with_an_answer_and_the_next_cohort_is_served(tmp_path: Path) -> None:
-    async with process(tmp_path, FakeJudge(judge), **BOUNDS) as server:
+    asked = FakeJudge(judge)
+    hits: dict[str, Hit] = {"judge.max_concurrency": partial(judge_calls, asked), **HITS}
+    async with process(tmp_path, asked, **BOUNDS) as server:
         assert all(reply.status == 200 for reply in await cohort(server.peer, "first"))
-        for name, hit in HITS.items():
+        for name, hit in hits.items():
             try:
                 with trio.fail_after(WITHIN_S):
                     await hit(server)

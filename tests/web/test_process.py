@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import trio
+from tests.support.failing_connections import DEFECTS
 from tests.support.fake_judge import Call, FakeJudge, Reply, better_of
 from tests.support.gym import Controller
-from tests.support.peer import Peer
+from tests.support.peer import Dropped, Peer
 from tests.support.server_process import CONTROL_TOKEN, ServerProcess, servers, settings_for
 from tests.web.bodies import as_json, response, verify
 from tests.web.hostile import HOSTILE
@@ -95,6 +96,31 @@ async def test_hostile_requests_touch_no_held_cohort(tmp_path: Path) -> None:
         for group in range(8):
             nursery.start_soon(held.run, member(1, str(group)))
     assert held.replies == [200] * 16
+
+
+async def test_a_defect_at_a_connection_ends_that_one_alone_and_each_kind_is_logged_once(tmp_path: Path) -> None:
+    async with (
+        FakeJudge().running() as judge,
+        servers(tmp_path, settings_for(judge.url), module="tests.support.failing_connections") as house,
+    ):
+        server = await house.start()
+        held = Held(server.peer)
+        async with trio.open_nursery() as nursery:
+            for group in range(4):
+                nursery.start_soon(held.run, member(0, str(group)))
+            await until_waiting(server, 4)
+            for path in (*DEFECTS, *DEFECTS):
+                with pytest.raises(Dropped):
+                    await server.peer.ask("GET", path)
+            await until_waiting(server, 4)
+            for group in range(4):
+                nursery.start_soon(held.run, member(1, str(group)))
+        assert held.replies == [200] * 8
+        assert await server.terminate() == 0
+        logged = [line["error"] for line in await server.logged("connection_failed")]
+        assert len(logged) == len(DEFECTS), logged
+        for defect, error in zip(DEFECTS.values(), logged, strict=True):
+            assert repr(defect()) in error
 
 
 @asynccontextmanager

@@ -16,4 +16,11 @@ LONGEST_TRACE = 6000
 def report(event: str, error: BaseException, **fields: object) -> None:
     """Log an error with its traceback; repeats of the same kind of error at the same event are thinned out."""
     trace = "".join(traceback.format_exception(error))
-    log.error(event, once=type(error).__qualname__, error=repr(error)[:500], trace=trace[-LONGEST_TRACE:], **fields)
+    log.error(event, once=_kind(error), error=repr(error)[:500], trace=trace[-LONGEST_TRACE:], **fields)
+
+
+def _kind(error: BaseException) -> str:
+    """The name of the error's type; of a group, the types of what is in it, as every connection's error is in one."""
+    if isinstance(error, BaseExceptionGroup):
+        return " ".join(sorted({_kind(one) for one in error.exceptions}))
+    return type(error).__qualname__
