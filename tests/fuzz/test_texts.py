@@ -5,24 +5,29 @@ Carried through the judge's wire, the digest, a checkpoint, a crash, and the log
 
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 from tests.fuzz.kit import EVIL_TEXTS, nested, places, replaced
 from tests.support.fake_judge import Call, FakeJudge, Reply, verdict_text
 from tests.support.gym import CLOSE_FOLLOWS, Controller
+from tests.support.judges import ScriptedJudge
 from tests.support.peer import Peer
 from tests.support.peer import Reply as Told
+from tests.support.scene import policy
 from tests.support.server_process import CONTROL_TOKEN, ServerProcess, Servers, servers, settings_for
-from tests.web.bodies import verify
+from tests.web.app_harness import site
+from tests.web.bodies import response, verify
 
 from genrm_trio.judging.text import scrub
+from genrm_trio.judging.verdict import Verdict
 
+T = TypeVar("T")
 WITHIN_S: Final = 120.0
 SENTINEL: Final = "put the value here"
 KEYED: Final = "a key of the client's own"
@@ -83,6 +88,51 @@ INVALID: Final = frozenset(
 """What is no JSON, or nested beyond reading: refused wherever it stands."""
 
 
+CALL: Final = {"checkpoint_id": "odd", "deadline_ts": 1e10}
+CONTROL_PATH: Final = "/ng-control/v1/checkpoint/"
+SINGLE: Final[dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]]] = {
+    "/seed_session": (
+        {
+            "resources_session_id": "s",
+            "episode_id": {"rollout_id": "typed", "attempt": 0},
+            "task_id": {"taskset": "t", "task_id": "i"},
+            "task_data": {},
+        },
+        [
+            ("resources_session_id",),
+            ("episode_id", "rollout_id"),
+            ("episode_id", "attempt"),
+            ("task_id", "taskset"),
+            ("task_data",),
+        ],
+    ),
+    "/compare": (
+        {
+            "conversation_history": [{"role": "user", "content": "q"}],
+            "response_objs": [response(text="a"), response(text="b")],
+            "principle": "p",
+        },
+        [
+            ("principle",),
+            ("conversation_history", 0, "content"),
+            ("response_objs", 0, *OUTPUT[1:], 1, "content", 0, "text"),
+        ],
+    ),
+    f"{CONTROL_PATH}prepare": (CALL, [("checkpoint_id",), ("deadline_ts",)]),
+    f"{CONTROL_PATH}commit": ({**CALL, "checkpoint_dir": "d"}, [("checkpoint_dir",)]),
+    f"{CONTROL_PATH}restore": ({**CALL, "checkpoint_dir": "d", "episode_ids": []}, [("checkpoint_dir",)]),
+    f"{CONTROL_PATH}retire": ({**CALL, "episode_ids": ["odd"]}, [("episode_ids", 0)]),
+    f"{CONTROL_PATH}forget": ({**CALL, "rollout_ids": ["odd"]}, [("rollout_ids", 0)]),
+}
+"""Requests that are answered by themselves: right bodies by path, and the places that matter."""
+
+
+def spelled_out(right: Any, place: tuple[Any, ...], name: str) -> bytes:
+    """A body with a value in it."""
+    text = json.dumps(replaced(right, place, SENTINEL)).replace(f'"{SENTINEL}"', "\0")
+    return text.encode().replace(b"\0", VALUES[name])
+
+
 def members(group: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Right bodies of a cohort of two, which differ in their index."""
     more = {"principle": "be fair", "prompt_id": "p", KEYED: {"x": "y"}, "_ng_task_index": 1}
@@ -110,13 +160,7 @@ class Case:
 
     def body(self, index: int) -> bytes:
         """The request with the value in it; at the place of a group's name, numbered so that groups stay apart."""
-        right = members(self.group)[index]
-        return (
-            json.dumps(replaced(right, self.place, SENTINEL))
-            .replace(f'"{SENTINEL}"', "\0")
-            .encode()
-            .replace(b"\0", VALUES[self.name])
-        )
+        return spelled_out(members(self.group)[index], self.place, self.name)
 
     @property
     def accepted(self) -> bool:
@@ -165,6 +209,54 @@ class Case:
             assert again.status == 200, (self, again.body[:300])
 
 
+@dataclass
+class Single:
+    """One value at one place of a request that is answered by itself."""
+
+    name: str
+    path: str
+    place: tuple[Any, ...]
+
+    async def play(self, peer: Peer) -> None:
+        """Send it, and see that the right one of a refusal and an answer comes."""
+        headers = {"authorization": f"Bearer {CONTROL_TOKEN}"} if self.path.startswith(CONTROL_PATH) else {}
+        told = await peer.ask("POST", self.path, spelled_out(SINGLE[self.path][0], self.place, self.name), headers)
+        body = told.json
+        if self.name in INVALID:
+            assert (told.status, body["code"]) == (422, "invalid_request"), (self, body)
+        elif self.path == "/seed_session":
+            self._check_seed(told.status, body)
+        elif self.path == "/compare":
+            answers = self.place[0] == "response_objs"  # of which only texts are read
+            assert told.status == (200 if answers or isinstance(self._value, str) else 422), (self, body)
+        else:
+            assert told.status in {200, 409, 422}, (self, body)
+
+    @property
+    def _value(self) -> Any:
+        """What Python reads; every integer is large."""
+        return json.loads(VALUES[self.name], parse_int=lambda digits: -(10**18) if "-" in digits else 10**18)
+
+    def _check_seed(self, status: int, body: Any) -> None:
+        """Typed, when it has the shape of one; then nothing in it that cannot be held makes it an untyped one."""
+        value, session_id = self._value, "s"
+        match self.place[0]:
+            case "resources_session_id":
+                typed, session_id = isinstance(value, str) and value != "", value
+                held = not typed or scrub(value) == value
+            case "episode_id":
+                typed = self.place[1] == "attempt" and type(value) is int and value >= 0
+                held = not typed
+            case _:
+                typed, held = isinstance(value, dict if self.place == ("task_data",) else str), True
+        if not held:
+            assert status == 422, self
+            assert [problem["loc"] for problem in body["detail"]] == [["body", *self.place]], self
+        else:
+            reply = {"resources_session_id": session_id, "resources_tools": None, "sandbox_access": None}
+            assert (status, body) == (200, reply if typed else {}), self
+
+
 def spelled(data: bytes) -> Any:
     """JSON as it is spelled: numbers as texts."""
     return json.loads(data, parse_int=str, parse_float=str)
@@ -182,7 +274,7 @@ def says(call: Call) -> Reply:
     return Reply(text=verdict_text(4.25, 4.25, 3))
 
 
-async def all_at(cases: list[Case], step: Callable[[Case], Awaitable[None]], width: int = 8) -> None:
+async def all_at(cases: Iterable[T], step: Callable[[T], Awaitable[None]], width: int = 8) -> None:
     """Take one step for every case, so many at once."""
     left = iter(cases)
 
@@ -250,6 +342,10 @@ async def test_odd_values_in_every_place(tmp_path: Path) -> None:
                 await all_at(tried, lambda case: case.play(peer))
                 for case in tried:
                     case.check()
+                singles = [
+                    Single(name, path, at) for path, (_, places) in SINGLE.items() for name in VALUES for at in places
+                ]
+                await all_at(singles, lambda single: single.play(peer))
                 accepted = [case for case in tried if case.accepted]
                 calls = len(judge.calls)
                 assert house.running is not None
@@ -261,3 +357,20 @@ async def test_odd_values_in_every_place(tmp_path: Path) -> None:
         assert any(case.name == name for case in accepted), f"nothing takes {name}, so nothing was carried"
     check_judge(judge)
     check_logs(tmp_path)
+
+
+async def test_odd_values_as_a_baseline() -> None:
+    """In process: it comes to the judge as it came."""
+    judge = ScriptedJudge(lambda _ask: Verdict(3.0, 3.0, 3.5))
+    async with site(policy(1, limits={"fixed_baseline": True}), judge) as server:
+        for number, name in enumerate(VALUES):
+            right = verify(0, f"group {number}")
+            right["responses_create_params"] = {"input": "x", "metadata": {"baseline_response": "b"}}
+            body = spelled_out(right, ("responses_create_params", "metadata", "baseline_response"), name)
+            told = await server.ask("POST", "/verify", body)
+            value = None if name in INVALID else json.loads(VALUES[name], parse_int=len)
+            if isinstance(value, str) and value.strip():
+                assert told.status == 200, name
+                assert value in {judge.asks[-1].response_1, judge.asks[-1].response_2}, name
+            else:
+                assert (told.status, told.code) == (422, "invalid_request"), name

@@ -214,7 +214,26 @@ async def test_an_endpoint_that_refuses_schemas_is_asked_without_from_then_on(
     for _ in range(3):
         assert (await judge.compare(ASK, ticket())).attempts == 1
     assert ["response_format" in body for body in wire.bodies] == [True, False, False, False]
-    assert kept.faults == [], "an endpoint without schemas has no fault"
+    assert [call.kind for call in kept.calls] == ["feature_refused", *["answered"] * 3], "every call was seen"
+    (fault,) = kept.faults
+    assert (fault.kind, fault.action, fault.first) == ("feature_refused", "again_without_it", True)
+    assert "this endpoint is asked without response_format from now on" in fault.text
+    assert words in fault.text
+    (seat,) = judge.panel.health()
+    assert (seat.resting, seat.faults_in_a_row) == (False, 0)
+
+
+async def test_each_feature_that_is_refused_is_told(autojump_clock: MockClock) -> None:
+    kept = Kept()
+    newer = "Use 'max_completion_tokens' instead of 'max_tokens'."
+    wire = Scripted(
+        Step(400, {"error": "no json_schema"}, after_s=1), Step(422, {"error": newer}, after_s=2), completion()
+    )
+    judge = judge_of(wire, dialect=Chat(PARAMS, JudgeTemplate(PLAIN, *RANGES)), retries=0, observer=kept)
+    assert (await judge.compare(ASK, ticket())).attempts == 1
+    assert [(fault.features, fault.first) for fault in kept.faults] == [("response_format", True), ("max_tokens", True)]
+    told = [(call.kind, call.status, call.seconds) for call in kept.calls]
+    assert told == [("feature_refused", 400, 1), ("feature_refused", 422, 2), ("answered", 200, 0)]
 
 
 async def test_a_refusal_that_does_not_end_is_a_judge_failure(autojump_clock: MockClock) -> None:

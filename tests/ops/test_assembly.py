@@ -1,9 +1,12 @@
 """Every setting reaches the room it is for, and what cannot be built is one message."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from genrm_trio.core.state import Limits
 from genrm_trio.judging.judge import Unobserved
@@ -40,6 +43,31 @@ def test_every_bound_of_serving_is_a_setting() -> None:
     others = {"max_log_line", "max_sessions", "max_aggregate_numbers", "max_json_values", "loop_stuck_s"}
     ours = set(LimitSettings.model_fields) - others
     assert ours <= {field.name for field in fields(ServingLimits)}, "a bound that nothing reads"
+
+
+def test_every_endpoint_of_a_panel_has_sockets_of_its_own_and_a_recording_none() -> None:
+    panel = {"panel": [{"base_url": f"http://judge:{port}"} for port in (1, 2, 3)], "max_concurrency": 5}
+    recorded = {"backend": "recorded", "recording": __file__}
+    assert [assembly.sockets(settings(judge=judge)).calls for judge in (JUDGE, panel, recorded)] == [256, 15, 0]
+
+
+def test_what_a_limit_of_open_files_leaves_is_divided_as_the_contract_asks() -> None:
+    asked = settings(num_rollouts_per_prompt=16)
+    left = assembly.within_descriptors(asked, 1024)
+    assert (left.max_connections, left.limits.refusal_connections, left.max_held_members) == (560, 80, 304)
+    assert left.judge == asked.judge
+    assert assembly.within_descriptors(asked, 40_000) == asked
+    small = settings(num_rollouts_per_prompt=2, max_held_members=4)
+    assert assembly.within_descriptors(small, 1024).max_held_members == 4
+
+
+@given(st.integers(1, 100), st.integers(0, 300))
+def test_a_limit_that_leaves_no_cohort_names_one_that_does(size: int, refusals: int) -> None:
+    asked = settings(num_rollouts_per_prompt=size, limits={"refusal_connections": refusals})
+    with pytest.raises(StartupError, match=r"limit of open files is 256, but .* must be at least ([0-9]+)") as caught:
+        assembly.within_descriptors(asked, 256)
+    least = int(re.findall(r"at least ([0-9]+)", str(caught.value))[0])
+    assert assembly.within_descriptors(asked, least).max_held_members >= size
 
 
 def test_every_scoring_setting_arrives() -> None:

@@ -1,5 +1,6 @@
 """The log's lines: JSON, bounded, valid Unicode, without secrets, and not repeated without end."""
 
+import errno
 import io
 import json
 import logging
@@ -8,8 +9,10 @@ import warnings
 
 import pytest
 import structlog
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from genrm_trio.ops.logs import Renderer, Repeats, configure
 
@@ -52,6 +55,35 @@ def test_other_libraries_write_the_same_lines() -> None:
     assert first["event"] == "open ***"
     assert first["level"] == "warning"
     assert "look out" in str(second["event"])
+
+
+class NeverAccepts(trio.abc.Listener[trio.SocketStream]):
+    """Fails as a listener does when no descriptor is left; after `tries` it ends what serves it."""
+
+    def __init__(self, tries: int, scope: trio.CancelScope) -> None:
+        self.left = tries
+        self.scope = scope
+
+    async def accept(self) -> trio.SocketStream:
+        self.left -= 1
+        if not self.left:
+            self.scope.cancel()
+        await trio.lowlevel.checkpoint()
+        raise OSError(errno.EMFILE, "too many")
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+async def test_connections_that_cannot_be_accepted_are_one_line_however_often(autojump_clock: MockClock) -> None:
+    stream = io.StringIO()
+    configure(stream=stream)
+    configure(stream=stream)
+    with trio.CancelScope() as scope:
+        await trio.serve_listeners(trio.aclose_forcefully, [NeverAccepts(30, scope)])
+    (line,) = lines_of(stream)
+    assert line["event"] == "accept_failed"
+    assert "exception" not in line
 
 
 def test_an_exception_is_a_field_without_secrets() -> None:

@@ -11,8 +11,9 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -145,33 +146,88 @@ def test_held_requests_get_their_503_when_it_ends(tmp_path: Path, number: signal
     assert b"shutting down" in answer
 
 
-def limited(tmp_path: Path, hard: int, connections: int, calls: int) -> tuple[tuple[int, int], list[dict[str, str]]]:
-    """Start under a hard limit of open files; returns the limits that are in force then, and the log."""
-    judge = {**JUDGE, "max_concurrency": calls}
-    bounds = {"num_rollouts_per_prompt": 2, "max_connections": connections, "max_held_members": 4, "judge": judge}
-    with serving_behind([*FEW_FILES, str(hard)], tmp_path, **bounds) as (process, url):
-        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+def test_a_limit_of_open_files_that_can_be_raised_is_raised_without_a_word(tmp_path: Path) -> None:
+    judge = {**JUDGE, "max_concurrency": 4}
+    bounds = {"num_rollouts_per_prompt": 2, "max_connections": 300, "max_held_members": 4, "judge": judge}
+    with serving_behind([*FEW_FILES, "2000"], tmp_path, **bounds) as (process, _):
         in_force = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         process.send_signal(signal.SIGTERM)
         code, log = ended(process)
     assert code == 0, log
-    return in_force, [json.loads(line) for line in log.splitlines()]
-
-
-def test_a_limit_of_open_files_that_stays_too_low_is_logged(tmp_path: Path) -> None:
-    # More than any kernel allows: whoever may raise the hard limit, such as root, would else get all that is needed.
-    in_force, log = limited(tmp_path, 512, MOST, MOST)
-    assert in_force == (512, 512)
-    (low,) = [line for line in log if line["event"] == "descriptor_limit_low"]
-    assert low["level"] == "warning"
-    assert f"limit of open files is 512, the configured bounds need {2 * MOST + 1024}" in low["text"]
-    assert log.index(low) < [line["event"] for line in log].index("serving")
-
-
-def test_a_limit_of_open_files_that_can_be_raised_is_raised_without_a_word(tmp_path: Path) -> None:
-    in_force, log = limited(tmp_path, 2000, 300, 4)
     assert in_force == (300 + 4 + 1024, 2000)
-    assert "descriptor_limit_low" not in {line["event"] for line in log}
+    assert "descriptor_limit_low" not in log
+
+
+def first_line(process: subprocess.Popen[str], words: str) -> dict[str, Any]:
+    """The next line of the log that has these words."""
+    assert process.stderr is not None
+    line: dict[str, Any] = json.loads(next(line for line in process.stderr if words in line))
+    return line
+
+
+def test_a_limit_of_open_files_that_stays_too_low_lowers_the_bounds(tmp_path: Path) -> None:
+    """At the bound in force the answer can be read, probes are answered, and the limit is not met."""
+    calls = 88
+    # More than any kernel allows: whoever may raise the hard limit, such as root, would else get all that is needed.
+    bounds = {"num_rollouts_per_prompt": 2, "max_connections": MOST, "judge": {**JUDGE, "max_concurrency": calls}}
+    with serving_behind([*FEW_FILES, "512"], tmp_path, **bounds) as (process, url), ExitStack() as open_now:
+        low = first_line(process, "descriptor_limit_low")
+        assert low["level"] == "warning"
+        assert f"limit of open files is 512, the configured bounds need {MOST + calls + 1024}" in low["text"]
+        most, refusals = low["max_connections"], low["refusal_connections"]
+        assert (most, refusals, low["max_held_members"]) == (259, 37, 3)
+        for _ in range(most):
+            open_now.enter_context(hold_a_verify(url))  # the same member each time, which takes its place once
+        wait_for(url, f"genrm_trio_waiting_verifies {most}.0")
+        with hold_a_verify(url, 1) as refused:
+            answer = b"".join(iter(lambda: refused.recv(65536), b"")).lower()
+        assert answer.startswith(b"http/1.1 503")
+        assert b"retry-after: 1" in answer
+        assert f"all {most} connections are in use".encode() in answer
+        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+        host, port = re.findall(r"//(.*):(\d+)", url)[0]
+        idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(refusals + 100)]
+        for connection in idle:
+            open_now.enter_context(connection)
+        with suppress(ConnectionError):  # answered or not: it was accepted, and so were those before it
+            idle[-1].sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            idle[-1].recv(1)
+        process.send_signal(signal.SIGTERM)
+        code, log = ended(process)
+    assert code == 0, log
+    assert "accept" not in log
+
+
+def test_a_limit_of_open_files_that_leaves_no_cohort_ends_the_start(tmp_path: Path) -> None:
+    with serving_behind([*FEW_FILES, "256"], tmp_path, num_rollouts_per_prompt=2, max_connections=MOST) as (process, _):
+        code, log = ended(process)
+    assert code == 2, log
+    assert log.startswith("genrm-trio: the limit of open files is 256, but with judge.max_concurrency 256 and ")
+    assert log.count("\n") == 1
+
+
+def test_a_connection_that_cannot_be_accepted_is_one_short_line(tmp_path: Path) -> None:
+    """The limit falls below what is open, as when other software of the process opens files."""
+    with serving(tmp_path, num_rollouts_per_prompt=2) as (process, url):
+        host, port = re.findall(r"//(.*):(\d+)", url)[0]
+        highest = max(int(number) for number in os.listdir(f"/proc/{process.pid}/fd"))
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (highest + 2, hard))
+        with ExitStack() as open_now:
+            for _ in range(highest + 2):
+                open_now.enter_context(socket.create_connection((host, int(port))))
+            line = first_line(process, "accept")
+        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+        process.send_signal(signal.SIGTERM)
+        code, log = ended(process)
+    assert code == 0, log
+    assert line == {
+        "event": "accept_failed",
+        "level": "error",
+        "text": "Too many open files: connections wait until one can be accepted",
+        "timestamp": line["timestamp"],
+    }
+    assert "accept" not in log
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

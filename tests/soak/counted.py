@@ -71,7 +71,7 @@ def leak() -> None:
         _kept.append((asked, bytes(LEAKED_BYTES), [[] for _ in range(LEAKED_OBJECTS)]))
         return await verify(self, asked, **more)
 
-    Server.verify = keeping  # type: ignore[assignment,method-assign]  # the defect that the soak has to find
+    Server.verify = keeping  # type: ignore[method-assign]  # the defect that the soak has to find
 
 
 if __name__ == "__main__":

@@ -202,6 +202,32 @@ async def test_a_fault_of_the_judge_masks_its_cohort_and_no_other(backend: str, 
             check_judged(await cohort(server, f"after {name}"))
 
 
+async def test_a_feature_that_the_endpoint_refuses_is_counted_and_logged(start: Start, tmp_path: Path) -> None:
+    """The cohort is judged without it, and the endpoint does not rest."""
+
+    def script(call: Call) -> Reply:
+        if "response_format" in call.body:
+            return Reply(400, body={"error": {"message": "response_format is not supported", "code": 400}})
+        return Reply(text=VERDICT)
+
+    template = tmp_path / "judge.jinja"
+    template.write_text("{{ response_1 }} {{ response_2 }}")
+    judge = FakeJudge(script)
+    asked = {"backend": "chat", "template": str(template), "max_concurrency": 1}
+    async with judge.running(), start({"base_url": judge.url, **asked}) as server:
+        for group in ("first", "second"):
+            assert [row["mask_sample"] for row in await cohort(server, group)] == [False] * COMPARISONS
+        read = await server.metrics()
+        assert read['judge_calls_total{kind="feature_refused"}'] == 1
+        assert read['judge_calls_total{kind="answered"}'] == 2 * COMPARISONS
+        assert read['judge_faults_total{action="again_without_it",kind="feature_refused"}'] == 1
+        assert not read[f'judge_endpoint_resting{{endpoint="127.0.0.1:{judge.port}"}}']
+        assert len(judge.calls) == 2 * COMPARISONS + 1
+        (line,) = await server.logged("judge_fault")
+        assert (line["kind"], line["action"]) == ("feature_refused", "again_without_it")
+        assert "this endpoint is asked without response_format from now on" in line["text"]
+
+
 async def test_addresses_without_a_judge(start: Start) -> None:
     """No such name, no route, nobody there: masked rows; and once somebody listens at one of them, rewards.
 

@@ -4,6 +4,8 @@ import json
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.web.serving_harness import (
     HEALTH,
     HELD,
@@ -16,7 +18,8 @@ from tests.web.serving_harness import (
     running,
 )
 
-from genrm_trio.web.serving import raise_descriptor_limit
+from genrm_trio.web.serving import Sockets, raise_descriptor_limit
+from genrm_trio.web.serving.descriptors import LEAST_SPARE_DESCRIPTORS, REFUSALS_SHARE
 
 
 async def ended(server: Running) -> None:
@@ -153,14 +156,30 @@ async def test_a_head_request_gets_no_body() -> None:
         assert answer.endswith(b"\r\n\r\n")
 
 
-def test_the_descriptor_limit_is_raised_and_a_low_one_reported() -> None:
+def test_the_descriptor_limit_is_raised_as_far_as_it_goes() -> None:
     soft, _ = lower_descriptor_limit(256)
     try:
-        raised = raise_descriptor_limit(300)
-        assert raised.enough
-        assert raised.limit >= 1324
-        low = raise_descriptor_limit(1 << 40)
-        assert not low.enough
-        assert str(low.needed) in low.text
+        assert raise_descriptor_limit(1324) >= 1324
+        assert 1324 <= raise_descriptor_limit(1 << 40) < 1 << 40
     finally:
         lower_descriptor_limit(soft)
+
+
+def test_all_that_is_needed_leaves_every_bound_as_it_is() -> None:
+    wanted = Sockets(connections=33024, refusals=512, calls=256)
+    assert wanted.needed == 33024 + 512 + 256 + 512
+    assert wanted.within(wanted.needed) == wanted
+
+
+@given(st.integers(1, 40_000), st.integers(0, 600), st.integers(0, 300), st.integers(0, 41_000))
+def test_what_a_low_limit_leaves_fits_into_it(connections: int, refusals: int, calls: int, limit: int) -> None:
+    wanted = Sockets(connections, refusals, calls)
+    left = wanted.within(limit)
+    assert (left.calls, left.refusals <= refusals, left.connections <= connections) == (calls, True, True)
+    assert left.connections + left.refusals <= max(0, limit - calls - LEAST_SPARE_DESCRIPTORS)
+    if refusals and left.connections >= REFUSALS_SHARE:
+        assert left.refusals > 0, "nobody could read that there are too many"
+    for count in (1, connections):
+        least = wanted.least(count)
+        assert wanted.within(least).connections >= count
+        assert wanted.within(least - 2).connections < count

@@ -53,7 +53,8 @@ def test_a_typed_seed() -> None:
         {"episode_id": {"rollout_id": "r", "more": 1}},
         {"task_id": {"taskset": "t"}},
         {"task_data": []},
-        {"resources_session_id": "\ud800"},
+        {"resources_session_id": "\ud800", "task_id": 1},
+        {"episode_id": {"rollout_id": "a\ud800"}},
     ],
 )
 def test_what_is_not_exactly_typed_is_untyped(changes: dict[str, Any]) -> None:
@@ -65,6 +66,22 @@ def test_the_names_of_a_typed_seed_are_bounded() -> None:
     assert locs(read_seed, {**TYPED, "resources_session_id": "s" * 1025}) == [("body", "resources_session_id")]
     long = {**TYPED, "episode_id": {"rollout_id": "r" * 1025}}
     assert locs(read_seed, long) == [("body", "episode_id", "rollout_id")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "at"),
+    [
+        ({"resources_session_id": "a\ud800"}, ("resources_session_id",)),
+        ({"episode_id": {"rollout_id": "r", "attempt": 10**18}}, ("episode_id", "attempt")),
+        ({"episode_id": {"rollout_id": "r", "attempt": 10**1000}}, ("episode_id", "attempt")),
+    ],
+)
+def test_a_typed_seed_that_cannot_be_held_is_no_untyped_one(changes: dict[str, Any], at: tuple[str, ...]) -> None:
+    assert locs(read_seed, {**TYPED, **changes}) == [("body", *at)]
+
+
+def test_of_a_task_nothing_is_kept_so_its_texts_may_be_any() -> None:
+    assert read_seed(as_json({**TYPED, "task_id": {"taskset": "\ud800", "task_id": ""}})).session_id == "s-1"
 
 
 def test_any_object_is_a_seed() -> None:
@@ -83,6 +100,9 @@ def test_a_close() -> None:
     assert locs(read_close, {"resources_session_id": "s"}) == [("body", "episode_id")]
     assert locs(read_close, {**body, "episode_id": {"rollout_id": "r-a1"}}) == [("body", "episode_id", "rollout_id")]
     assert locs(read_close, {**body, "resources_session_id": 1}) == [("body", "resources_session_id")]
+    for attempt in (10**18, 10**1000):
+        late = {"rollout_id": "r", "attempt": attempt}
+        assert locs(read_close, {**body, "episode_id": late}) == [("body", "episode_id", "attempt")]
 
 
 def test_a_compare() -> None:

@@ -46,6 +46,8 @@ class Action(StrEnum):
     """A judge failure at once."""
     PAIR = "failure_of_this_pair"
     """As RETRY, but at the end of the budget the pair has no verdict rather than the judge an error."""
+    WITHOUT = "again_without_it"
+    """Ask the same endpoint at once without the feature, from then on; uses no budget."""
 
 
 class Kind(StrEnum):
@@ -70,6 +72,7 @@ class Kind(StrEnum):
     REFUSAL = "refusal"
     NOT_OBJECT = "not_object"
     ERROR_INSIDE = "error_inside"
+    FEATURE = "feature_refused"
     TIMEOUT = "timeout"
     BAD_REQUEST = "bad_request"
     CONTEXT_LENGTH = "context_length"
@@ -115,6 +118,7 @@ RULES: Final[Mapping[Kind, Rule]] = {
     Kind.REFUSAL: Rule(Action.PAIR, False, "a refusal instead of text"),
     Kind.NOT_OBJECT: Rule(Action.PAIR, False, "JSON, but not an object of the expected form"),
     Kind.ERROR_INSIDE: Rule(Action.PAIR, False, "a 200 with an error inside that names no known class"),
+    Kind.FEATURE: Rule(Action.WITHOUT, False, "400 or 422 that names an optional feature of the request"),
     Kind.TIMEOUT: Rule(Action.PERMANENT, True, "no reply in time"),
     Kind.BAD_REQUEST: Rule(Action.PERMANENT, False, "400, 413 or 422"),
     Kind.CONTEXT_LENGTH: Rule(Action.PERMANENT, False, "the comparison does not fit the model's context"),

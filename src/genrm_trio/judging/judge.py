@@ -101,7 +101,7 @@ class FaultSeen:
     """One fault of a comparison; `first` tells that the cohort has not met this kind before, so log it.
 
     `action` is what the table in `faults` says about the kind, `cohort` the ticket's label, `text` scrubbed,
-    bounded and without secrets.
+    bounded and without secrets. `features` names what of the request is refused, and counts as part of the kind.
     """
 
     kind: str
@@ -112,6 +112,7 @@ class FaultSeen:
     pair: tuple[int, int]
     judge_index: int
     text: str
+    features: str = ""
 
 
 class Observer(Protocol):

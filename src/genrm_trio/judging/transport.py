@@ -174,6 +174,7 @@ class _Comparison:
         self._slot = slot
         self._attempts = 0
         self._endpoint: Endpoint | None = None  # who was asked last
+        self._posted = 0.0  # when
         self._dead: set[Endpoint] = set()  # gave a permanent fault while others were there; never all
         self._told_waits_s = 0.0
         self._tokens: tuple[float, float] | None = None
@@ -304,7 +305,7 @@ class _Comparison:
         for another reason says nothing about its endpoint.
         """
         said: Said | None = None
-        began = trio.current_time()
+        began = self._posted = trio.current_time()
         try:
             with self._judge.panel.using(endpoint), trio.move_on_after(share):
                 said = await self._converse(endpoint)
@@ -315,19 +316,21 @@ class _Comparison:
             if said is None and trio.current_time() >= self._slot.deadline.deadline:
                 said = Said(fault=faults.timed_out("before the evaluation deadline"))
             if said is not None:
-                self._tell(endpoint, said.fault, trio.current_time() - began)
+                self._judge.panel.report(endpoint, said.fault, trio.current_time() - self._posted)
+                self._tell(endpoint, said.fault)
 
-    def _tell(self, endpoint: Endpoint, fault: Fault | None, seconds: float) -> None:
-        """Tell the panel and the observer how a call ended."""
-        self._judge.panel.report(endpoint, fault, seconds)
-        if fault is None:
-            self._judge.observer.on_call(CallSeen(endpoint.label, "answered", seconds, 200))
-        else:
-            self._judge.observer.on_call(CallSeen(endpoint.label, fault.kind, seconds, fault.status))
-            self._noted(fault)
+    def _tell(self, endpoint: Endpoint, fault: Fault | None, features: str = "") -> None:
+        """Tell the observer how a call ended."""
+        kind, status = ("answered", 200) if fault is None else (fault.kind, fault.status)
+        self._judge.observer.on_call(CallSeen(endpoint.label, kind, trio.current_time() - self._posted, status))
+        if fault is not None:
+            self._noted(fault, features)
 
     async def _converse(self, endpoint: Endpoint) -> Said:
-        """Post, and post again without the features that the endpoint refuses by name, which it does once each."""
+        """Post, and post again without the features that the endpoint refuses by name, which it does once each.
+
+        Each refusal is a call and a fault of its own; the panel is not told, as the endpoint does answer.
+        """
         while True:
             question = self._judge.dialect.write(self._ask, endpoint)
             try:
@@ -337,10 +340,15 @@ class _Comparison:
                 said = await off_loop(len(reply.body), partial(self._hear, endpoint, reply))
             except httpx2.HTTPError as error:
                 said = Said(fault=faults.from_exception(error))
-            refused = self._judge.dialect.refused(question, said.fault) if said.fault else frozenset()
-            if not refused:
+            fault = said.fault
+            refused = self._judge.dialect.refused(question, fault) if fault is not None else frozenset()
+            if fault is None or not refused:
                 return said
             endpoint.refused |= refused
+            features = " and ".join(sorted(refused))
+            detail = f"this endpoint is asked without {features} from now on: {fault.detail}"
+            self._tell(endpoint, replace(fault, kind=Kind.FEATURE, detail=detail), features)
+            self._posted = trio.current_time()
 
     def _hear(self, endpoint: Endpoint, reply: Reply) -> Said:
         """Class a reply and read it.
@@ -376,18 +384,19 @@ class _Comparison:
         detail = endpoint.clean(said.fault.detail)[:HEAD_CHARS]
         return replace(said, fault=replace(said.fault, detail=detail, status=reply.status, body=head))
 
-    def _noted(self, fault: Fault) -> Fault:
+    def _noted(self, fault: Fault, features: str = "") -> Fault:
         """Tell the observer about a fault, and return it."""
         self._judge.observer.on_fault(
             FaultSeen(
                 kind=fault.kind,
                 action=fault.action,
-                first=self._slot.first(fault.kind),
+                first=self._slot.first(f"{fault.kind} {features}"),
                 cohort=self._slot.label,
                 endpoint=self._endpoint.label if self._endpoint else "",
                 pair=self._ask.pair,
                 judge_index=self._ask.judge_index,
                 text=self._words(fault),
+                features=features,
             )
         )
         return fault

@@ -29,10 +29,12 @@ from genrm_trio.judging.template import JudgeTemplate
 from genrm_trio.judging.transport import Dialect, HttpJudge, TransportRules
 from genrm_trio.judging.verdict import VerdictRules
 from genrm_trio.ops.complaints import StartupError
+from genrm_trio.ops.refusals import CONNECTIONS_BESIDE_HELD
 from genrm_trio.ops.settings import JudgeEndpoint, JudgeSettings, Settings
 from genrm_trio.runtime.control import Control
 from genrm_trio.runtime.server import Policy, Server
 from genrm_trio.web.policy import WebPolicy
+from genrm_trio.web.serving.descriptors import Sockets
 from genrm_trio.web.serving.limits import ServingLimits
 
 T = TypeVar("T")
@@ -89,6 +91,44 @@ def policy(settings: Settings) -> Policy:
 def serving_limits(settings: Settings) -> ServingLimits:
     """Return the bounds of connections and requests."""
     return _by_name(ServingLimits, settings, settings.limits)
+
+
+def sockets(settings: Settings) -> Sockets:
+    """Return how many sockets may be open at once. Each endpoint of a panel keeps the connections of its last calls."""
+    judge = settings.judge
+    endpoints = 0 if judge.backend == "recorded" else len(judge.panel) or 1
+    return Sockets(settings.max_connections, settings.limits.refusal_connections, judge.max_concurrency * endpoints)
+
+
+def within_descriptors(settings: Settings, limit: int) -> Settings:
+    """Return the settings with the bounds that a limit of open files leaves.
+
+    What held members need of the connections stays free of others (contract 14.15), so their bound is lowered, too.
+
+    Raises:
+        StartupError: the limit does not leave enough for one cohort.
+    """
+    wanted = sockets(settings)
+    left, members = wanted.within(limit), settings.num_rollouts_per_prompt
+    held = min(settings.max_held_members, left.connections - CONNECTIONS_BESIDE_HELD)
+    if held < members:
+        least = wanted.least(members + CONNECTIONS_BESIDE_HELD)
+        raise StartupError(
+            f"the limit of open files is {limit}, but with judge.max_concurrency {settings.judge.max_concurrency} and "
+            f"num_rollouts_per_prompt {members} it must be at least {least}: {raising(wanted)}, or lower "
+            "judge.max_concurrency"
+        )
+    changes = {
+        "max_connections": left.connections,
+        "max_held_members": held,
+        "limits": settings.limits.model_copy(update={"refusal_connections": left.refusals}),
+    }
+    return settings.model_copy(update=changes)
+
+
+def raising(wanted: Sockets) -> str:
+    """Say how the limit of open files is raised to what the configured bounds need."""
+    return f"raise it (ulimit -n {wanted.needed}, or LimitNOFILE={wanted.needed} in the systemd unit)"
 
 
 def web_policy(settings: Settings) -> WebPolicy:

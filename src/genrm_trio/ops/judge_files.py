@@ -49,7 +49,7 @@ class Talk:
         self._settings = settings
         self._files = files
         self._console = console
-        self._met: set[tuple[str, str]] = set()
+        self._met: set[tuple[str, str, str]] = set()
         self._failures = 0
 
     def on_call(self, call: CallSeen) -> None:
@@ -57,13 +57,16 @@ class Talk:
 
     def on_fault(self, fault: FaultSeen) -> None:
         """Say in a line what happened and what follows, the first time."""
-        if (fault.endpoint, fault.kind) in self._met:
+        met = (fault.endpoint, fault.kind, fault.features)
+        if met in self._met:
             return
-        self._met.add((fault.endpoint, fault.kind))
+        self._met.add(met)
         told = RULES.get(Kind(fault.kind))
         what = told.meaning if told is not None else fault.kind
         if fault.kind == Kind.REFUSED:
             what = f"nothing listens at {fault.endpoint}"
+        elif fault.features:
+            what = f"{fault.features} is refused, at {fault.endpoint}"
         elif fault.endpoint:
             what = f"{what}, at {fault.endpoint}"
         self.say(f"judge: {what}; {self._what_follows(fault.action)}")
@@ -76,6 +79,7 @@ class Talk:
             "(judge_request_timeout_s)",
             Action.WAIT: "waiting as long as it says",
             Action.PAIR: f"asking again, up to {retries}",
+            Action.WITHOUT: "asking without it from now on",
         }.get(Action(action), "not trying again")
 
     def failed(self, text: str) -> None:

@@ -9,6 +9,7 @@ cannot be written is lost and counted.
 import json
 import logging
 import math
+import os
 import sys
 import time
 from collections import OrderedDict
@@ -56,7 +57,27 @@ def configure(
         )
     )
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("trio.serve_listeners").addFilter(_ACCEPT_FAULTS)  # the same one again is none more
     logging.captureWarnings(capture=True)
+
+
+class AcceptFaults(logging.Filter):
+    """Has one short line, not repeated, say that connections cannot be accepted.
+
+    Trio tries again ten times a second, and logs each failure with its traceback.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say it in our words; the record itself never passes."""
+        error = record.exc_info[1] if record.exc_info else None
+        number = error.errno if isinstance(error, OSError) else None
+        reason = os.strerror(number) if number is not None else record.getMessage()
+        text = f"{reason}: connections wait until one can be accepted"
+        structlog.get_logger().error("accept_failed", text=text, once=reason)
+        return False
+
+
+_ACCEPT_FAULTS: Final = AcceptFaults()
 
 
 class Repeats:

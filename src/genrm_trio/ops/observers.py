@@ -105,7 +105,7 @@ class JudgeWatch:
         if fault.first:
             log.warning(
                 "judge_fault",
-                once=f"{fault.endpoint} {fault.kind}",
+                once=f"{fault.endpoint} {fault.kind} {fault.features}",
                 kind=fault.kind,
                 action=fault.action,
                 cohort=fault.cohort,

@@ -75,7 +75,7 @@ def serve(loaded: Loaded, options: Options) -> int:
     logs.configure(debug=settings.debug_logging, secrets=secrets_of(settings), max_line=settings.limits.max_log_line)
     _check_options(settings, options)
     _clear_ready_file(options.ready_file)
-    _report_descriptors(settings)
+    settings = _within_descriptors(settings)
     log.info("starting", configuration=loaded.origin, name=settings.name, judge=settings.judge.backend)
     if warning := judge_never_asked(settings):
         log.warning("judge_never_asked", text=warning)
@@ -114,11 +114,25 @@ def _clear_ready_file(path: Path | None) -> None:
         raise StartupError(f"--ready-file {path}: {error.strerror}") from None
 
 
-def _report_descriptors(settings: Settings) -> None:
-    """Raise the limit of open files as far as it goes, and say when that is not far enough."""
-    limit = raise_descriptor_limit(settings.max_connections + settings.judge.max_concurrency)
-    if not limit.enough:
-        log.warning("descriptor_limit_low", text=limit.text)
+def _within_descriptors(settings: Settings) -> Settings:
+    """Raise the limit of open files as far as it goes; where that is not far enough, lower the bounds and say so.
+
+    A bound that the limit does not cover would be a stall: whose connection is not accepted can be told nothing.
+    """
+    wanted = assembly.sockets(settings)
+    limit = raise_descriptor_limit(wanted.needed)
+    if limit >= wanted.needed:
+        return settings
+    lowered = assembly.within_descriptors(settings, limit)
+    log.warning(
+        "descriptor_limit_low",
+        text=f"limit of open files is {limit}, the configured bounds need {wanted.needed}: {assembly.raising(wanted)}, "
+        "or lower max_connections; until then the bounds in force are those of this line",
+        max_connections=lowered.max_connections,
+        refusal_connections=lowered.limits.refusal_connections,
+        max_held_members=lowered.max_held_members,
+    )
+    return lowered
 
 
 @dataclass(frozen=True, slots=True)

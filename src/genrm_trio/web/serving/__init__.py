@@ -9,14 +9,14 @@ connections; each of those needs a private method replaced, and little of it wou
 No routes and no knowledge of cohorts live here.
 """
 
-from genrm_trio.web.serving.descriptors import DescriptorLimit, raise_descriptor_limit
+from genrm_trio.web.serving.descriptors import Sockets, raise_descriptor_limit
 from genrm_trio.web.serving.limits import ServingLimits, reads_only
 from genrm_trio.web.serving.server import Server, listen, serve
 
 __all__ = [
-    "DescriptorLimit",
     "Server",
     "ServingLimits",
+    "Sockets",
     "listen",
     "raise_descriptor_limit",
     "reads_only",

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, StrictInt, StrictStr, ValidationError
 
-from genrm_trio.core.identity import CAPTURE_KEY, EpisodeId
+from genrm_trio.core.identity import CAPTURE_KEY, MAX_ATTEMPT, EpisodeId
 from genrm_trio.judging.digest import MAX_DEPTH
 from genrm_trio.judging.text import AnswerText
 from genrm_trio.web.errors import InvalidBody, Problem, TooLarge
 from genrm_trio.web.wire.answers import read_answer
-from genrm_trio.web.wire.fields import MAX_NAME_CHARS, FieldReader, too_long
+from genrm_trio.web.wire.fields import MAX_INTEGER_DIGITS, MAX_NAME_CHARS, FieldReader, too_long
 from genrm_trio.web.wire.strict import (
     Body,
     Raw,
@@ -28,6 +28,8 @@ from genrm_trio.web.wire.strict import (
 
 SEED_FIELDS = frozenset({"resources_session_id", "episode_id", "task_id", "task_data"})
 """A seed with exactly these members may be a typed one (contract 3.2)."""
+_CANNOT_HOLD = frozenset({"string_unicode", "less_than_equal"})
+"""Mistakes of a value that is of the right kind: a text with a lone surrogate, an attempt beyond the largest."""
 
 
 class _Exact(BaseModel):
@@ -38,7 +40,7 @@ class EpisodeBody(_Exact):
     """An episode as JSON (contract 2)."""
 
     rollout_id: StrictStr
-    attempt: StrictInt = Field(default=0, ge=0)
+    attempt: StrictInt = Field(default=0, ge=0, le=MAX_ATTEMPT)
 
     def read(self) -> EpisodeId:
         """The episode; raises ValueError when its rollout id cannot stand in a capture key."""
@@ -48,8 +50,10 @@ class EpisodeBody(_Exact):
 
 
 class _TaskBody(_Exact):
-    taskset: StrictStr
-    task_id: StrictStr
+    """Nothing of it is kept, so its texts may have anything in them."""
+
+    taskset: InstanceOf[str]
+    task_id: InstanceOf[str]
 
 
 class _SeedBody(_Exact):
@@ -96,15 +100,27 @@ class Compare:
 
 
 def read_seed(body: Body) -> Seed:
-    """Read a seed: any JSON object. What is not exactly a typed seed is an untyped one. Raises InvalidBody."""
+    """Read a seed: any JSON object. What is not exactly of a typed seed's shape is an untyped one.
+
+    Raises InvalidBody, also for a seed of that shape with a session or an episode that cannot be held: taken for an
+    untyped one it would get a session that its client never learns of.
+    """
     found = read_object(body)
     if found.keys() != SEED_FIELDS or not _is_object(found["task_data"]):
         return Seed()
     try:
-        value = {name: decode(raw) for name, raw in found.items() if name != "task_data"}
-        seed = _SeedBody.model_validate({**value, "task_data": {}})
+        task = {"task_id": decode(found["task_id"]), "task_data": {}}
+        session_id, episode_id = decode(found["resources_session_id"]), _decode_episode(found["episode_id"])
+    except InvalidBody:  # no text and no attempt
+        return Seed()
+    try:
+        seed = _SeedBody.model_validate({"resources_session_id": session_id, "episode_id": episode_id, **task})
         episode = seed.episode_id.read()
-    except (ValueError, InvalidBody):  # a ValidationError is a ValueError
+    except ValidationError as error:
+        if {entry["type"] for entry in error.errors(include_url=False)} <= _CANNOT_HOLD:
+            raise InvalidBody(*problems_of(error)) from None
+        return Seed()
+    except ValueError:
         return Seed()
     if len(seed.resources_session_id) > MAX_NAME_CHARS:
         raise InvalidBody(too_long(("body", "resources_session_id"), seed.resources_session_id))
@@ -113,9 +129,22 @@ def read_seed(body: Body) -> Seed:
     return Seed(seed.resources_session_id, episode)
 
 
+def _decode_episode(raw: Raw) -> Any:
+    """An episode, right or wrong; an attempt that Python does not convert counts as the first that is too large."""
+    inside = members(raw)
+    if inside is None:
+        return decode(raw)
+    return {name: MAX_ATTEMPT + 1 if _has_too_many_digits(value) else decode(value) for name, value in inside.items()}
+
+
+def _has_too_many_digits(raw: Raw) -> bool:
+    return len(raw) > MAX_INTEGER_DIGITS and bytes(raw).isdigit()
+
+
 def read_close(body: Body) -> Close:
     """Read a close; raises InvalidBody."""
-    value = {name: decode(raw) for name, raw in read_object(body).items()}
+    found = read_object(body)
+    value = {name: _decode_episode(raw) if name == "episode_id" else decode(raw) for name, raw in found.items()}
     try:
         close = _CloseBody.model_validate(value)
     except ValidationError as error:
