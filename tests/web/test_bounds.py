@@ -230,12 +230,28 @@ async def held_members(server: ServerProcess) -> None:
     assert held.replies == [200] * 6, "members of cohorts that exist are served at the bound"
 
 
+async def open_stream(stack: AsyncExitStack, server: ServerProcess) -> trio.SocketStream:
+    return await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", server.port))
+
+
 async def connections(server: ServerProcess) -> None:
     server.peer.close()
+    held = Held(server.peer)
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        nursery.start_soon(held.run, member(0, "with a sibling"))
+        await until_waiting(server, 1)
+        idle = [await open_stream(stack, server) for _ in range(260)]
+        await until_connected(server, 262)  # and the one on which the metrics are asked for
+        sibling = await stack.enter_async_context(others(server))
+        assert (await sibling.ask("POST", "/verify", member(1, "with a sibling"))).status == 200, "idle ones make room"
+        assert await idle[0].receive_some() == b""
+    assert held.replies == [200]
+    server.peer.close()
     async with AsyncExitStack() as stack:
-        for _ in range(261):  # and the one on which the metrics are asked for
-            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", server.port))
-        await until_connected(server, 262)
+        for _ in range(262):
+            client = await open_stream(stack, server)
+            await client.send_all(b"POST /verify HTTP/1.1\r\nhost: t\r\ncontent-length: 100\r\n\r\nhalf")
+        await until_connected(server, 263)  # the one on which the metrics are asked for is beyond
         beyond = await stack.enter_async_context(others(server))
         check(await beyond.ask("POST", "/verify", member(0, "beyond")), 503, "too_busy", "262 connections")
         assert (await beyond.ask("GET", "/readyz")).status == 200, "probes are answered at the bound"

@@ -146,6 +146,38 @@ async def test_beyond_the_connection_bound_the_answer_is_503_with_retry_after() 
         await ended(server)
 
 
+async def test_at_the_connection_bound_the_longest_idle_one_makes_room() -> None:
+    """Idle clients keep nobody out; who has a request under way, or one that just came, stays."""
+    async with running(max_connections=4, refusal_connections=2) as server:
+        (held,) = await server.hold(1)
+        asked, sent, never = await server.connect(), await server.connect(), await server.connect()
+        await eventually(lambda: len(server.server.connections) == 4)
+        assert (await asked.ask(HEALTH, "GET"))[0] == 200
+        newcomer = await server.connect()
+        await eventually(lambda: server.server.counts.made_room == 1)
+        assert await sent.rest() == b"", "it waited longest: the other one asked for something since"
+        assert (await newcomer.ask(HEALTH, "GET"))[0] == 200
+        await newcomer.send(HELD)
+        await server.held.until(waiting=2)
+        last = await server.connect()
+        assert await never.rest() == b""
+        assert (await last.ask(HEALTH, "GET"))[0] == 200
+        assert (await asked.ask(HEALTH, "GET"))[0] == 200
+        server.held.release.set()
+        for client in (held, newcomer):
+            assert await client.answer() == (200, b"released")
+
+
+async def test_at_the_connection_bound_a_request_that_has_come_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes are there and its task has not run yet."""
+    async with running(max_connections=1, refusal_connections=2) as server, await server.connect() as client:
+        await eventually(lambda: len(server.server.connections) == 1)
+        monkeypatch.setattr("genrm_trio.web.serving.peer.Peer.readable", property(lambda _peer: True))
+        beyond = await server.connect()
+        assert (await beyond.ask(HELD))[0] == 503
+        assert (await client.ask(HEALTH, "GET"))[0] == 200
+
+
 async def test_a_head_request_gets_no_body() -> None:
     async with running() as server:
         head = b"HEAD /health HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"

@@ -42,6 +42,9 @@ class Host(Protocol):
     hands_over: bool
     draining: bool
 
+    def idles(self, connection: "Connection", *, idle: bool) -> None:
+        """The connection begins or ends to wait for the first byte of a request."""
+
     def answering(self, connection: "Connection") -> None:
         """An exchange began: the server owes an answer."""
 
@@ -95,7 +98,7 @@ class Connection:
             return
 
     def interrupt(self) -> None:
-        """The server drains: stop waiting for a request, or for the rest of one that will be refused anyway."""
+        """Stop waiting for a request, or, when the server drains, for the rest of one that will be refused anyway."""
         if self._interruptible is not None:
             self._interruptible.cancel()
 
@@ -131,7 +134,11 @@ class Connection:
         if not self.peer.read_ahead and not self.peer.closed_writing:
             idle = min(self.limits.keep_alive_s, self.limits.linger_s) if self._last else self.limits.keep_alive_s
             with self._wait(idle) as scope:
-                await self.peer.receive()
+                self.host.idles(self, idle=True)
+                try:
+                    await self.peer.receive()
+                finally:
+                    self.host.idles(self, idle=False)
             if scope.cancelled_caught:
                 return None
         with self._wait(self.limits.header_timeout_s) as scope:

@@ -146,6 +146,11 @@ class Peer:
         """Send one HTTP event at once."""
         await self.write(self.http.send(event))
 
+    @property
+    def readable(self) -> bool:
+        """Whether bytes have come, or the end, that were not read yet; false where no socket can tell."""
+        return isinstance(self.stream, trio.SocketStream) and self.stream.socket.is_readable()
+
     # -- still there? ----------------------------------------------------------------------------------
 
     def broken(self) -> bool:

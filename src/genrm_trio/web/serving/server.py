@@ -32,11 +32,12 @@ class Served:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened since the start, for metrics."""
+    """What happened since the start. made_room: idle connections that were closed for others at the bound."""
 
     accepted: int = 0
     rejected: int = 0
     turned_away: int = 0
+    made_room: int = 0
     guarded: int = 0
 
 
@@ -66,6 +67,7 @@ class Server:
         self.draining = False
         self.connections: set[Connection] = set()
         self.counts = Counts()
+        self._idle: dict[Connection, None] = {}
         self._answering: dict[Connection, float] = {}
         self._owed: set[Connection] = set()
         self._changed = trio.Event()
@@ -88,6 +90,8 @@ class Server:
         report("connection_failed", group)
 
     async def _serve(self, stream: trio.abc.HalfCloseableStream) -> None:
+        if len(self.connections) >= self.limits.max_connections:
+            self._make_room()
         open_now = len(self.connections)
         if open_now >= self.limits.max_connections + self.limits.refusal_connections:
             await self._turn_away(stream)
@@ -97,8 +101,21 @@ class Server:
         try:
             await connection.run()
         finally:
-            self.connections.remove(connection)
+            self.connections.discard(connection)
             self._notify()
+
+    def _make_room(self) -> None:
+        """Close the connection that has waited longest for a request, if one waits and none has come.
+
+        Idle clients take no room from a member of a cohort that exists, which is never refused (contract 14.15).
+        """
+        for connection in self._idle:
+            if not connection.peer.readable:
+                del self._idle[connection]
+                self.connections.remove(connection)
+                connection.interrupt()
+                self.counts.made_room += 1
+                return
 
     async def _turn_away(self, stream: trio.abc.HalfCloseableStream) -> None:
         self.counts.turned_away += 1
@@ -117,6 +134,13 @@ class Server:
     def answering_count(self) -> int:
         """Requests that are being answered, held ones included."""
         return len(self._answering)
+
+    def idles(self, connection: Connection, *, idle: bool) -> None:
+        """The connection begins or ends to wait for the first byte of a request."""
+        if not idle:
+            self._idle.pop(connection, None)
+        elif not connection.overflow:
+            self._idle[connection] = None
 
     def answering(self, connection: Connection) -> None:
         """An exchange began: the server owes an answer."""
