@@ -86,7 +86,7 @@ BROKEN: dict[str, tuple[list[Edit], list[int]]] = {
                 '        if not self.admission.open:\n            self._emit("Publish"',
                 '        if self.closed:\n            self._emit("Publish"',
             ),
-            ("runtime/life.py", ".doors.until(lambda: registry.admission.open)\n", ".doors.until(lambda: True)\n"),
+            ("runtime/life.py", "while not registry.admission.open:\n", "while False:\n"),
         ],
         [10, 20, 21, 27],
     ),

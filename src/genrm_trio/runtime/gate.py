@@ -15,6 +15,7 @@ from genrm_trio.core.identity import EpisodeId
 from genrm_trio.core.registry import Registry
 from genrm_trio.runtime.bell import Bell
 from genrm_trio.runtime.points import Points
+from genrm_trio.runtime.turnstile import Turnstile
 
 Kind = Literal["verify", "seed", "close", "tool", "plain"]
 """`tool` is any other call of an episode; `plain` are the calls that belong to no episode (`/compare` and its like)."""
@@ -47,8 +48,8 @@ class Gate:
     """Lets data requests pass in the order in which admission allows it.
 
     awaits_restore: none was resumed yet after `--await-restore`; `/verify` waits too.
-    bell: rung whenever admission, the gate or what is in flight changed. doors: rung only when admission opened or the
-    gate closed, for the thousands that may wait for that; whoever is in flight is no business of theirs.
+    bell: rung whenever admission, the gate or what is in flight changed.
+    turnstile: by which those go on who waited for admission, or for their answer.
     """
 
     def __init__(self, registry: Registry, now: Callable[[], float], points: Points, *, await_restore: bool) -> None:
@@ -59,7 +60,8 @@ class Gate:
         self._busy: Counter[str] = Counter()
         self._waiting: dict[object, Callable[[], None]] = {}
         self.bell = Bell()
-        self.doors = Bell()
+        self.turnstile = Turnstile()
+        self._at_doors: dict[trio.Event, None] = {}
         self.awaits_restore = await_restore
 
     @property
@@ -88,7 +90,7 @@ class Gate:
         self._waiting[waiter] = at_shutdown
         try:
             while not self._passes(kind):
-                await self.doors.heard()
+                await self.doors()
                 await self._points.reach("admitted", kind)
         finally:
             del self._waiting[waiter]
@@ -112,7 +114,26 @@ class Gate:
             if passage.kind != "verify":
                 passage.scope.cancel()
         self.bell.ring()
-        self.doors.ring()
+        self.open_doors()
+
+    async def doors(self) -> None:
+        """Wait until admission opens or the gate closes; it may have changed again when the caller runs on.
+
+        Apart from the bell: thousands may wait here, and whoever is in flight is no business of theirs.
+        """
+        event = trio.Event()
+        self._at_doors[event] = None
+        try:
+            await event.wait()
+        finally:
+            self._at_doors.pop(event, None)
+            self.turnstile.through(event)
+
+    def open_doors(self) -> None:
+        """Let those go on who wait at the doors."""
+        waiting, self._at_doors = self._at_doors, {}
+        for event in waiting:
+            self.turnstile.let(event)
 
     def _passes(self, kind: Kind) -> bool:
         if self._registry.closed:

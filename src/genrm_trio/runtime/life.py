@@ -76,7 +76,8 @@ class Life:
                 if self._lives:
                     self._report(verdict)
                 while self._lives:
-                    await self._server.gate.doors.until(lambda: registry.admission.open)
+                    while not registry.admission.open:
+                        await self._server.gate.doors()
                     await self._server.points.reach("hold", self._key)
                     if self._lives:
                         registry.publish(self._server.now(), self._key)

@@ -3,7 +3,6 @@
 Each `/verify` is its caller's own task, which only waits; what must outlive a request runs in the root nursery.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -34,8 +33,6 @@ PRUNE_EVERY_S = 30.0
 """Seconds between sweeps of what age makes due, besides the one before each verification."""
 EXPORT_SLICE = 256
 """Sessions exported between two checkpoints of the event loop."""
-WAKE_SLICE = 64
-"""Requests that are woken between two checkpoints of the event loop, when their clients know already."""
 
 
 class TooManyComparisons(ValueError):
@@ -103,7 +100,7 @@ class Verification:
 class _Waiting:
     """A request that waits for its answer. at_shutdown: tells its client that of a shutdown, without the request."""
 
-    def __init__(self, at_shutdown: Callable[[], None] | None) -> None:
+    def __init__(self, at_shutdown: Callable[[], None]) -> None:
         self.done = trio.Event()
         self.answer: Answer | None = None
         self.at_shutdown = at_shutdown
@@ -135,7 +132,7 @@ class Server:
         self._comparing = Comparing(judge, policy.scoring, policy.principle)
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
-        self._told: deque[_Waiting] = deque()
+        self._at_shutdown: list[Callable[[], None]] = []
         self._ended: list[Cohort] = []
         self._lives: dict[str, Life] = {}
         self._nursery: trio.Nursery | None = None
@@ -157,7 +154,7 @@ class Server:
                     await trio.sleep_forever()
                 finally:
                     self.shut_down()
-                    self._wake(len(self._told))
+                    self.gate.turnstile.let_all()
         finally:
             self._nursery = None
 
@@ -167,36 +164,20 @@ class Server:
             self.registry.prune(self.now(), self.gate.busy)
 
     def shut_down(self) -> None:
-        """Answer every waiter 503 and clear all state, in this step. Other requests end or are refused.
-
-        Waiters whose clients are told in this step go on later, a few at a time.
-        """
+        """Answer every waiter 503 and clear all state, in this step. Other requests end or are refused."""
         if self.registry.closed:
             return
         cohorts, waiters = sum(cohort.active for cohort in self.registry.cohorts.values()), len(self._waiting)
         self.registry.shut_down(self.now())
-        for waiting in self._told:  # before anything else that takes its time: the grace may be short
-            assert waiting.at_shutdown is not None, "or it was woken"
-            waiting.at_shutdown()
+        for tell in self._at_shutdown:  # before anything else that takes its time: the grace may be short
+            tell()
+        self._at_shutdown.clear()
         self.gate.tell()
         for cohort in self._ended:
             self._look_again(cohort)
         self._ended.clear()
         self.observer.shut_down(cohorts, waiters)
         self.gate.close()
-        if self._told:
-            assert self._nursery is not None, "the server runs while requests wait"
-            self._nursery.start_soon(self._wake_told, name="wake those who were told")
-
-    async def _wake_told(self) -> None:
-        """Each has much to do before it is gone, and whoever still has to be told is among the others."""
-        while self._told:
-            self._wake(min(WAKE_SLICE, len(self._told)))
-            await trio.lowlevel.checkpoint()
-
-    def _wake(self, count: int) -> None:
-        for _ in range(count):
-            self._told.popleft().done.set()
 
     # -- what requests do ------------------------------------------------------------------------------
 
@@ -205,7 +186,7 @@ class Server:
         member = self.registry.member(key, index)
         return AnswerId({member.scheme: member.digest}, member.raw) if member is not None else None
 
-    async def verify(self, asked: Verification, *, at_shutdown: Callable[[], None] | None = None) -> Answer:
+    async def verify(self, asked: Verification, *, at_shutdown: Callable[[], None] = lambda: None) -> Answer:
         """Take one `/verify` to its answer: its member's own outcome, or a refusal.
 
         A disconnect cancels the caller: its waiter goes, its member stays.
@@ -225,6 +206,7 @@ class Server:
         try:
             await waiting.done.wait()
         finally:
+            self.gate.turnstile.through(waiting.done)
             if self._waiting.pop(waiter, None) is not None:
                 self.registry.leave(self.now(), waiter)
                 self.observer.disconnected(reply.cohort)
@@ -311,10 +293,9 @@ class Server:
         """The core has an answer for a waiting request."""
         waiting = self._waiting.pop(waiter)
         waiting.answer = answer
-        if self.registry.closed and waiting.at_shutdown is not None:
-            self._told.append(waiting)
-        else:
-            waiting.done.set()
+        if self.registry.closed:
+            self._at_shutdown.append(waiting.at_shutdown)
+        self.gate.turnstile.let(waiting.done)
 
     def changed(self, cohort: Cohort, /) -> None:
         """The core changed a cohort: its life looks again, and is forgotten once it is over."""
@@ -350,7 +331,7 @@ class Server:
         if not self.registry.admission.open:
             self.registry.open_admission(self.now())
         self.gate.bell.ring()
-        self.gate.doors.ring()
+        self.gate.open_doors()
 
     async def export_session_states(self, session_ids: Collection[str], *, checkpoint_id: str) -> dict[str, JSON]:
         """The states of these open sessions, for the checkpoint `checkpoint_id`, in the order of eviction.
