@@ -10,7 +10,7 @@ from typing import TypeGuard
 import yaml
 
 from genrm_trio.ops.complaints import StartupError
-from genrm_trio.ops.settings import TOLERATED
+from genrm_trio.ops.settings import TOLERATED, is_unicode
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -32,6 +32,8 @@ def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Hashable, obje
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode) and key.value in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+        if isinstance(key, yaml.ScalarNode) and not is_unicode(key.value):
+            raise yaml.constructor.ConstructorError(None, None, "a key is valid Unicode", key.start_mark)
         seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
     loader.flatten_mapping(node)
     return loader.construct_mapping(node, deep=True)
