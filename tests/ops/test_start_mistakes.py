@@ -8,11 +8,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import get_origin
 
 import pytest
 from pydantic import BaseModel, SecretStr
 
+from genrm_trio.judging import files
 from genrm_trio.judging.judge import Unobserved
 from genrm_trio.ops import cli, complaints, settings
 from genrm_trio.ops.assembly import make_judge
@@ -20,6 +22,7 @@ from genrm_trio.ops.sources import load
 
 HUGE = "9" * 5000
 PARAMETERS = "genrm_responses_create_params"
+CHAT = "backend: chat, base_url: 'http://h'"
 JUDGE = "judge: {base_url: 'http://h'}\n"
 
 
@@ -82,6 +85,11 @@ def run(*arguments: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         (f'{PARAMETERS}: {{"\\ud800": 1}}', "line 1 column 33: a key is valid Unicode"),
         ('"\\ud800": 1', "line 1 column 1: a key is valid Unicode"),
         ('checkpoint: {"a\\ud800": 1}', "line 1 column 14: a key is valid Unicode"),
+        (
+            "judge: {backend: recorded, recording: /dev/zero}",
+            "judge.recording '/dev/zero' cannot be read: it is a device",
+        ),
+        (f"judge: {{{CHAT}, template: /dev/full}}", "judge.template '/dev/full' cannot be read: it is a device"),
     ],
 )
 @pytest.mark.parametrize("command", ["config", "serve"])
@@ -145,6 +153,8 @@ def test_of_the_judge_in_gyms_configuration(
         "compare in.jsonl deep.jsonl",
         *(f"inspect {at}" for at in ("none", "in.jsonl", "circle", "x" * 300)),
         *(f"trace check {at}" for at in ("/", "", "folder", "none", "circle", "x" * 300)),
+        *(f"{command} /dev/{at}" for command in ("config --config", "trace check") for at in ("zero", "full")),
+        *(f"compare --config c.yaml {files}" for files in ("/dev/zero out.jsonl", "in.jsonl /dev/full")),
         f"demo --seed {HUGE}",
         f"demo --cohorts {HUGE}",
         "demo --cohorts 0",
@@ -176,6 +186,34 @@ def test_a_text_without_utf8_names_its_field(
     Path("c.yaml").write_text(json.dumps(value))
     code, said = run("config", "--config", "c.yaml", capsys=capsys, monkeypatch=monkeypatch)
     assert (code, f"{field}: " in said) == (2, True), said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# " + "x" * 100, "c.yaml cannot be read: it has more than 100 bytes"),
+        (f"judge: {{{CHAT}, template: large}}", "judge.template large: it has more than 100 bytes"),
+    ],
+)
+def test_of_a_text_beyond_the_bound(
+    text: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LARGEST_TEXT", 100)
+    Path("c.yaml").write_text(text)
+    Path("large").write_text("x" * 101)
+    code, said = run("config", "--config", "c.yaml", capsys=capsys, monkeypatch=monkeypatch)
+    assert (code, words in said) == (2, True), said
+
+
+def test_a_configuration_may_come_through_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo("pipe")
+    writer = Thread(target=Path("pipe").write_text, args=(JUDGE,))
+    writer.start()
+    code, said = run("config", "--config", "pipe", capsys=capsys, monkeypatch=monkeypatch)
+    writer.join()
+    assert (code, said) == (0, "")
 
 
 def test_a_ready_file_takes_the_place_of_a_file_only(

@@ -20,6 +20,7 @@ from typing import BinaryIO, Final
 import trio
 
 from genrm_trio.core.outcome import JSON
+from genrm_trio.judging.files import refuse_device
 from genrm_trio.judging.judge import Judge, JudgeError
 from genrm_trio.judging.scoring import CohortScores, NonFiniteReward
 from genrm_trio.judging.slots import Slots
@@ -139,6 +140,7 @@ def _opened(files: Files) -> Iterator[tuple[BinaryIO, FileIO, FileIO]]:
     try:
         with ExitStack() as stack:
             source = stack.enter_context(files.source.open("rb"))
+            refuse_device(source, files.source)
             _drop_torn_line(files.output)
             output = stack.enter_context(files.output.open("ab", buffering=0))
             failed = stack.enter_context(files.failed.open("wb", buffering=0))
@@ -151,9 +153,7 @@ def _opened(files: Files) -> Iterator[tuple[BinaryIO, FileIO, FileIO]]:
 
 def _drop_torn_line(path: Path) -> None:
     """Cut off a last line without its end, which was seen to be ours: a run was stopped while it was written."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
+    content = _content(path)
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         os.truncate(path, whole)
@@ -181,7 +181,7 @@ def _known(files: Files, settings: str) -> list[tuple[str, str]]:
     try:
         if files.source.resolve() in {files.output.resolve(), files.failed.resolve()}:
             raise StartupError(f"{files.source} is the input: name another file for the output")
-        *whole, torn = files.output.read_bytes().split(b"\n") if files.output.exists() else [b""]
+        *whole, torn = _content(files.output).split(b"\n")
     except OSError as error:
         raise StartupError(f"{files.output}: {error.strerror}") from error
     except RuntimeError as error:  # what pathlib makes of a circle of symbolic links
@@ -190,6 +190,14 @@ def _known(files: Files, settings: str) -> list[tuple[str, str]]:
     if torn and not _begins_as_ours(torn):
         raise _foreign(f"{files.output}, line {len(whole) + 1}")
     return known
+
+
+def _content(output: Path) -> bytes:
+    if not output.exists():
+        return b""
+    with output.open("rb") as file:
+        refuse_device(file, output)
+        return file.read()
 
 
 def _foreign(where: str) -> StartupError:

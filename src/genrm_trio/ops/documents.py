@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 import yaml
 
+from genrm_trio.judging.files import read_text
 from genrm_trio.ops.complaints import StartupError
 from genrm_trio.ops.settings import TOLERATED, is_unicode
 
@@ -73,7 +74,7 @@ def tolerant(document: object, origin: str) -> dict[str, object]:
 def read_file(path: Path) -> dict[str, object]:
     """Read a configuration file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise StartupError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
