@@ -1,11 +1,12 @@
 """Whatever stands in the body of a data request, it is answered by the contract, and the next cohort completes."""
 
 import json
+from itertools import product
 from typing import Any
 
-from hypothesis import event, given
+from hypothesis import currently_in_test_context, event, given
 from hypothesis import strategies as st
-from tests.fuzz.kit import bodies, check_refusal, fuzz, run, strict_json
+from tests.fuzz.kit import HUGE, bodies, check_refusal, fuzz, places, replaced, run, strict_json
 from tests.support.judges import ScriptedJudge
 from tests.web.app_harness import Answer, Site, site
 from tests.web.bodies import response, verify
@@ -34,7 +35,13 @@ RIGHT: dict[str, Any] = {
     },
     "/aggregate_metrics": {
         "verify_responses": [
-            {"_ng_task_index": task, "_ng_rollout_index": index, "reward": 1.5, "response": {"usage": {"tokens": 3}}}
+            {
+                "_ng_task_index": task,
+                "_ng_rollout_index": index,
+                "reward": 1.5,
+                "response": {"usage": {"tokens": 3}},
+                "agent_ref": {"name": "a", "versions": [1, {"minor": 2.5}]},
+            }
             for task in (0, 1)
             for index in (0, 1)
         ]
@@ -47,6 +54,8 @@ ALLOWED = {
     "/compare": {200, 422},
     "/aggregate_metrics": {200, 422, 500},
 }
+BEYOND = [b"1e400", str(HUGE).encode()]
+"""Numbers of JSON that no double holds."""
 posts = st.sampled_from(sorted(RIGHT)).flatmap(lambda path: st.tuples(st.just(path), bodies(RIGHT[path])))
 
 
@@ -58,7 +67,8 @@ def even_judge() -> ScriptedJudge:
 def check(path: str, answer: Answer) -> None:
     """The answer is one that the contract names for this route."""
     assert answer.status in ALLOWED[path], f"{path}: {answer.status} {answer.body[:300]!r}"
-    event(f"{path} {answer.status}")
+    if currently_in_test_context():
+        event(f"{path} {answer.status}")
     body = strict_json(answer.body)
     if answer.status == 500:
         assert "DuplicateRollout" in body, body
@@ -112,5 +122,47 @@ def test_what_is_accepted_is_echoed(body: bytes) -> None:
                     assert told["response"] == sent["response"]
                     assert told["responses_create_params"] == sent["responses_create_params"]
                     assert told["reward"] == "3.0"
+
+    run(main)
+
+
+def with_number(right: Any, place: tuple[Any, ...], number: bytes) -> bytes:
+    """The body with a number as it is spelled at the place."""
+    return json.dumps(replaced(right, place, "NUMBER")).encode().replace(b'"NUMBER"', number)
+
+
+def test_a_number_beyond_a_double_is_refused_by_its_place_or_carried() -> None:
+    """In every place of every body but those of `/verify`, of which two make a cohort: see below."""
+    rows = "verify_responses"
+    alone = {**RIGHT, "/aggregate_metrics": {rows: RIGHT["/aggregate_metrics"][rows][:1]}}
+    tried = [(path, place) for path, right in alone.items() if path != "/verify" for place in places(right)]
+
+    async def main() -> None:
+        async with site(judge=even_judge()) as at:
+            for (path, place), number in product(tried, BEYOND):
+                answer = await at.ask("POST", path, with_number(alone[path], place, number))
+                check(path, answer)
+                assert answer.status in {200, 422}, (path, place, number)
+                if "agent_ref" in place[:-1] and number == b"1e400":
+                    assert [entry["loc"] for entry in answer.json["detail"]] == [["body", *place[:3]]]
+            await check_next_cohort(at)
+
+    run(main)
+
+
+def test_a_number_beyond_a_double_anywhere_in_a_cohort_is_refused_or_carried() -> None:
+    async def main() -> None:
+        async with site(judge=even_judge()) as at:
+            for count, place in enumerate(places(RIGHT["/verify"])):
+                right = {**RIGHT["/verify"], "_ng_group_id": f"g{count}"}
+                sent = [with_number({**right, "_ng_rollout_index": index}, place, b"1e400") for index in range(2)]
+                requests = [at.begin("POST", "/verify", body) for body in sent]
+                answers = [await at.answered(request) for request in requests]
+                assert [answer.status for answer in answers] in ([200, 200], [422, 422]), (place, answers)
+                for answer, body in zip(answers, sent, strict=True):
+                    check("/verify", answer)
+                    if answer.status == 200:
+                        assert spelled(answer.body)["response"] == spelled(body)["response"]
+            await check_next_cohort(at)
 
     run(main)

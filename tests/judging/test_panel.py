@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from genrm_trio.judging.endpoint import Address, Endpoint
 from genrm_trio.judging.faults import Fault, Kind, NoReply
 from genrm_trio.judging.judge import JudgeError
-from genrm_trio.judging.panel import FIRST_REST_S, LONGEST_REST_S, Panel
+from genrm_trio.judging.panel import FIRST_REST_S, LONGEST_PATIENCE_S, LONGEST_REST_S, Panel
 from genrm_trio.judging.slots import Slots
 from genrm_trio.judging.transport import HttpJudge
 
@@ -125,6 +125,67 @@ async def test_all_throttled_waits_for_the_first_to_be_ready(autojump_clock: Moc
     judge = judge_of(*endpoints(long, short), retries=0)
     await judge.compare(ASK, ticket())
     assert trio.current_time() == 5
+
+
+PATIENT = Step(503, {}, {"Retry-After": "3600"})
+BROKEN = Step(500, {})
+
+
+@pytest.mark.parametrize("lost", [DOWN, BROKEN], ids=["free retries", "budgeted retries"])
+async def test_a_throttled_endpoint_has_its_turn_when_the_others_are_lost(
+    lost: Step, autojump_clock: MockClock
+) -> None:
+    """It asked for an hour and is well again before that: nobody else can tell."""
+    once, other = Scripted(PATIENT, says()), Scripted(says(), says(), lost)
+    judge = judge_of(*endpoints(once, other), timeout_s=5.0)
+    for _ in range(5):
+        assert (await judge.compare(ASK, ticket())).overall is not None
+    assert len(other.times) <= 4
+    assert trio.current_time() < 5
+    assert judge.panel.health()[0].resting is False, "it answered, so its patience is over"
+
+
+async def test_without_retries_a_lost_endpoint_fails_one_call_beside_a_throttled_one(
+    autojump_clock: MockClock,
+) -> None:
+    once, other = Scripted(PATIENT, says()), Scripted(says(), BROKEN)
+    judge = judge_of(*endpoints(once, other), retries=0)
+    await judge.compare(ASK, ticket())
+    with pytest.raises(JudgeError, match="status=500"):
+        await judge.compare(ASK, ticket())
+    for _ in range(10):
+        assert (await judge.compare(ASK, ticket())).overall is not None
+    assert len(other.times) == 2, "the one that answers serves all while the other rests"
+
+
+@pytest.mark.parametrize("lost", [DOWN, BROKEN], ids=["free retries", "budgeted retries"])
+@pytest.mark.parametrize("well", range(3))
+async def test_each_of_three_is_tried_whatever_became_of_the_others(
+    well: int, lost: Step, autojump_clock: MockClock
+) -> None:
+    """The first was throttled and then lost, the second was throttled, the third is lost: whoever answers is found."""
+    scripts = [[PATIENT, lost], [PATIENT, lost], [says(), lost]]
+    scripts[well][-1] = says()
+    three = endpoints(*(Scripted(*script) for script in scripts))
+    judge = judge_of(*three, timeout_s=30.0)
+    await judge.compare(ASK, ticket())
+    judge.panel.report(three[0], Fault(Kind.REFUSED, "ConnectError", "x"), 0.1)
+    for _ in range(3):
+        assert (await judge.compare(ASK, ticket())).overall is not None
+
+
+async def test_patience_is_bounded_and_ends_with_an_answer_to_a_later_call(autojump_clock: MockClock) -> None:
+    one, two = endpoints(Scripted(says()), Scripted(says()))
+    panel = Panel([one, two])
+    await trio.sleep(10)
+    for asked in (float("inf"), 1e300, LONGEST_PATIENCE_S + 1):
+        panel.report(one, Fault(Kind.THROTTLED, "HTTPStatusError", "x", retry_after=asked), 0.1)
+        assert panel.ready_in(besides=two) == LONGEST_PATIENCE_S
+    await trio.sleep(1)
+    panel.report(one, None, 2.0)
+    assert panel.health()[0].resting, "the answered call was under way when the patience was asked for"
+    panel.report(one, None, 0.5)
+    assert not panel.health()[0].resting
 
 
 @pytest.mark.parametrize("step", [Step(401, {}), Step(404, {}), Step(200, b"<html>"), Step(302, {})])

@@ -251,7 +251,8 @@ def test_a_last_line_cut_off_is_left_out() -> None:
         (b'{"pair":"ab', b""),
         (b'{"a":1}', b'{"a":1}\n'),
         (b'{"a":"' + b"x" * 200_000 + b'"}', b'{"a":"' + b"x" * 200_000 + b'"}\n'),
-        (b'{"a":1}\n{"a":"' + b"x" * 200_000, b'{"a":1}\n'),
+        (b'{"a":1}\n{"pair":"' + b"x" * 200_000, b'{"a":1}\n'),
+        (b'{"a":1}\n{"pa', b'{"a":1}\n'),
         (b"\n\n", b"\n\n"),
     ],
 )
@@ -262,6 +263,15 @@ async def test_a_recording_goes_on_at_a_whole_line(before: bytes, kept: bytes, t
     answered = await recorder.compare(ASK, ticket())
     await recorder.aclose()
     assert path.read_bytes() == kept + verdict_line(ASK, answered)
+
+
+@pytest.mark.parametrize("foreign", [b"notes, no newline at the end", b'{"a":1}\n{"a', b"one\nand another"])
+def test_a_line_of_another_file_is_never_cut(foreign: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(foreign)
+    with pytest.raises(ValueError, match="notes: its last line is not one of a recording"):
+        Recorder(Live(), path)
+    assert path.read_bytes() == foreign
 
 
 # --- no line is lost

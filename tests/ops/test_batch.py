@@ -128,7 +128,7 @@ async def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, autojump_clock
     done = len(read(tmp_path / "out.jsonl"))
     assert 0 < done < 6
     with (tmp_path / "out.jsonl").open("a") as output:
-        output.write('{"id": "torn", "rewa')
+        output.write('{"id": "torn", "line": 7, "rewa')
     judge.asked.clear()
     tally = await make_batch(tmp_path, judge).run()
     assert (tally.known, tally.judged) == (done, 6 - done)
@@ -209,6 +209,50 @@ async def test_unusable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").write_text("{}\n")
     with pytest.raises(StartupError, match=r"out\.jsonl, line 1: not a line that this command wrote"):
         await make_batch(tmp_path, LengthJudge()).run()
+
+
+async def test_a_line_that_was_cut_anywhere_is_judged_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
+    write_groups(tmp_path, group('a "quoted" \\ \ud800 \u00e9', "1", "22"))
+    await make_batch(tmp_path, LengthJudge()).run()
+    output = tmp_path / "out.jsonl"
+    whole = output.read_bytes()
+    for end in (
+        b"",
+        b"{",
+        b'{"id": "',
+        b"a \\",
+        b"\\ud8",
+        b'00e9"',
+        b'"line": ',
+        b'"line": 1',
+        b'"rewards',
+        whole[:-1],
+    ):
+        output.write_bytes(whole[: whole.index(end) + len(end)])
+        assert (await make_batch(tmp_path, LengthJudge()).run()).judged == 1
+        assert output.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        '{"important": "notes, no newline at the end"}',
+        '{"id": "g", "prompt": "p", "answers": []}',
+        '{"id": "g", "line": "of a poem"}',
+        '{"id":"g","line":1,"rewards":[1]}',
+        '{"id": 7',
+        "one line\rand another",
+        "[1]",
+        " ",
+    ],
+)
+async def test_an_output_without_a_newline_that_is_not_ours_stays_as_it_is(tmp_path: Path, foreign: str) -> None:
+    write_groups(tmp_path, group("g", "1", "22"))
+    output = tmp_path / "out.jsonl"
+    output.write_bytes(foreign.encode())
+    with pytest.raises(StartupError, match=r"out\.jsonl, line 1: not a line that this command wrote"):
+        await make_batch(tmp_path, LengthJudge()).run()
+    assert output.read_bytes() == foreign.encode()
 
 
 async def test_the_input_is_never_overwritten(tmp_path: Path) -> None:

@@ -171,12 +171,13 @@ def test_the_demo_plays_real_cohorts_without_a_terminal() -> None:
     [
         ("base_url: 'http://[::1'", "judge.base_url: "),
         ("panel: [{base_url: 'http://h'}, {base_url: 'http://h/v1'}]", "twice"),
-        ("backend: recorded, recording: /dev/null", "the recording is empty"),
+        ("backend: recorded, recording: EMPTY", "the recording is empty"),
     ],
 )
 def test_config_and_serve_refuse_the_same(judge: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text(f"port: 0\njudge: {{{judge}}}\n")
+    path, empty = tmp_path / "c.yaml", tmp_path / "empty.jsonl"
+    empty.touch()
+    path.write_text(f"port: 0\njudge: {{{judge.replace('EMPTY', str(empty))}}}\n")
     for command in ("config", "serve"):
         done = run(command, "--config", str(path))
         assert (done.returncode, done.stdout) == (2, ""), done.stderr

@@ -3,18 +3,26 @@
 In process, so that many can be tried: what the command line would raise would be a traceback there.
 """
 
+import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
+from typing import get_origin
 
 import pytest
+from pydantic import BaseModel, SecretStr
 
+from genrm_trio.judging import files
 from genrm_trio.judging.judge import Unobserved
-from genrm_trio.ops import cli, settings
+from genrm_trio.ops import cli, complaints, settings
 from genrm_trio.ops.assembly import make_judge
 from genrm_trio.ops.sources import load
 
 HUGE = "9" * 5000
+PARAMETERS = "genrm_responses_create_params"
+CHAT = "backend: chat, base_url: 'http://h'"
 JUDGE = "judge: {base_url: 'http://h'}\n"
 
 
@@ -70,6 +78,18 @@ def run(*arguments: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         ("judge: {backend: chat, base_url: 'http://h', template: circle}", "judge.template 'circle' cannot be read"),
         ('checkpoint: {root: "a\\0"}', "checkpoint.root: a path has no NUL in it"),
         ('checkpoint: {root: ""}', "checkpoint.root: names no file"),
+        (f"{PARAMETERS}: {{temperature: .nan}}", f"{PARAMETERS}: temperature is nan, but JSON has finite numbers only"),
+        (f"{PARAMETERS}: {{a: [1, {{b: -.inf}}]}}", f"{PARAMETERS}: a.1.b is -inf, but JSON has finite numbers only"),
+        (f'{PARAMETERS}: {{x: "\\ud800"}}', f"{PARAMETERS}: x is no valid Unicode"),
+        (f'{PARAMETERS}: {{a: ["\\udfff"]}}', f"{PARAMETERS}: a.0 is no valid Unicode"),
+        (f'{PARAMETERS}: {{"\\ud800": 1}}', "line 1 column 33: a key is valid Unicode"),
+        ('"\\ud800": 1', "line 1 column 1: a key is valid Unicode"),
+        ('checkpoint: {"a\\ud800": 1}', "line 1 column 14: a key is valid Unicode"),
+        (
+            "judge: {backend: recorded, recording: /dev/zero}",
+            "judge.recording '/dev/zero' cannot be read: it is a device",
+        ),
+        (f"judge: {{{CHAT}, template: /dev/full}}", "judge.template '/dev/full' cannot be read: it is a device"),
     ],
 )
 @pytest.mark.parametrize("command", ["config", "serve"])
@@ -91,6 +111,9 @@ def test_of_a_configuration(
         ("GENRM_TRIO_PORT", HUGE, "GENRM_TRIO_PORT"),
         ("GENRM_TRIO_GENRM_RESPONSES_CREATE_PARAMS", '{"a": ' + "[" * 600 + "]" * 600 + "}", "genrm_responses_create"),
         ("GENRM_TRIO_HOST", "\udcff", "GENRM_TRIO_HOST"),
+        ("GENRM_TRIO_GENRM_RESPONSES_CREATE_PARAMS", '{"a": 1e999}', f"{PARAMETERS}, set by"),
+        ("GENRM_TRIO_GENRM_RESPONSES_CREATE_PARAMS", '{"\\ud800": NaN}', "\\ud800 is no valid Unicode"),
+        ("GENRM_TRIO_GENRM_RESPONSES_CREATE_PARAMS__TOP_P", "NaN", f"{PARAMETERS}: top_p is nan"),
         ("NEMO_GYM_CONFIG_DICT", "[" * 3000, "NEMO_GYM_CONFIG_DICT is not valid YAML: nested too deeply"),
     ],
 )
@@ -130,6 +153,8 @@ def test_of_the_judge_in_gyms_configuration(
         "compare in.jsonl deep.jsonl",
         *(f"inspect {at}" for at in ("none", "in.jsonl", "circle", "x" * 300)),
         *(f"trace check {at}" for at in ("/", "", "folder", "none", "circle", "x" * 300)),
+        *(f"{command} /dev/{at}" for command in ("config --config", "trace check") for at in ("zero", "full")),
+        *(f"compare --config c.yaml {files}" for files in ("/dev/zero out.jsonl", "in.jsonl /dev/full")),
         f"demo --seed {HUGE}",
         f"demo --cohorts {HUGE}",
         "demo --cohorts 0",
@@ -139,6 +164,56 @@ def test_of_an_option(arguments: str, capsys: pytest.CaptureFixture[str], monkey
     code, said = run(*arguments.split(" "), capsys=capsys, monkeypatch=monkeypatch)
     assert code == 2, said
     assert said.strip()
+
+
+def texts(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all fields that take a text, secrets and paths included."""
+    for name, field in model.model_fields.items():
+        kinds = complaints._leaves(field.annotation)
+        for section in complaints._sections(model, name):
+            yield from texts(section, f"{prefix}{name}.{'0.' if tuple in map(get_origin, kinds) else ''}")
+        if {str, SecretStr, Path} & {kind for kind in kinds if isinstance(kind, type)}:
+            yield prefix + name
+
+
+@pytest.mark.parametrize("field", list(texts(settings.Settings)))
+def test_a_text_without_utf8_names_its_field(
+    field: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value: object = "s\ud800"
+    for name in reversed(field.split(".")):
+        value = [value] if name == "0" else {name: value}
+    Path("c.yaml").write_text(json.dumps(value))
+    code, said = run("config", "--config", "c.yaml", capsys=capsys, monkeypatch=monkeypatch)
+    assert (code, f"{field}: " in said) == (2, True), said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# " + "x" * 100, "c.yaml cannot be read: it has more than 100 bytes"),
+        (f"judge: {{{CHAT}, template: large}}", "judge.template large: it has more than 100 bytes"),
+    ],
+)
+def test_of_a_text_beyond_the_bound(
+    text: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LARGEST_TEXT", 100)
+    Path("c.yaml").write_text(text)
+    Path("large").write_text("x" * 101)
+    code, said = run("config", "--config", "c.yaml", capsys=capsys, monkeypatch=monkeypatch)
+    assert (code, words in said) == (2, True), said
+
+
+def test_a_configuration_may_come_through_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo("pipe")
+    writer = Thread(target=Path("pipe").write_text, args=(JUDGE,))
+    writer.start()
+    code, said = run("config", "--config", "pipe", capsys=capsys, monkeypatch=monkeypatch)
+    writer.join()
+    assert (code, said) == (0, "")
 
 
 def test_a_ready_file_takes_the_place_of_a_file_only(

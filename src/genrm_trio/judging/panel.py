@@ -1,7 +1,8 @@
 """Several endpoints that judge: which one is asked next, and which one rests (contract 14.9, weights and health).
 
 Only the choice lives here: `pick` and the reports that steer it. A panel of one is an ordinary judge. The panel never
-waits and never refuses: when every endpoint rests, the one that was asked longest ago is asked.
+waits and never refuses: when every endpoint rests, one that only asked for patience is asked, or else the one that
+was asked longest ago.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,6 +18,8 @@ from genrm_trio.judging.faults import Action, Fault
 FIRST_REST_S: Final = 0.5
 LONGEST_REST_S: Final = 30.0
 """After its k-th fault in a row an endpoint rests FIRST_REST_S times 2^(k-1), at most this long."""
+LONGEST_PATIENCE_S: Final = 3600.0
+"""`Retry-After` is believed up to so many seconds: a date may be a slip of a clock, which no answer would correct."""
 SILENCE: Final = 16.0
 SILENCE_S: Final = 60.0
 """Another endpoint is asked when one took SILENCE times as long as the slowest answer of the panel, and SILENCE_S."""
@@ -35,7 +38,8 @@ class _Seat:
     asked: int = 0  # the number of the panel's call that came here last
     faults_in_a_row: int = 0
     rests_until: float = -float("inf")  # because it failed; ends at its next answer
-    throttled_until: float = -float("inf")  # because it asked for that much patience
+    throttled_at: float = -float("inf")  # when it last asked for patience
+    throttled_until: float = -float("inf")  # because it asked for that much; ends at an answer to a later call
 
     def resting(self, now: float) -> bool:
         """Tell whether others go first. A failed endpoint is tried by one call before it gets more."""
@@ -48,9 +52,13 @@ class _Seat:
         weight = self.endpoint.weight
         return (self.in_flight / weight, self.served / weight)
 
-    def patience(self, now: float) -> tuple[float, int]:
-        """Return the sort key when all rest: who asked for the least patience, then who was asked longest ago."""
-        return (max(0.0, self.throttled_until - now), self.asked)
+    def patience(self, now: float) -> tuple[bool, float, int]:
+        """Return the sort key when all rest: who only asked for patience, the least of it first, then who failed.
+
+        Of those that failed, who was asked longest ago, so that none is passed over for what it asked for before.
+        """
+        failed = self.faults_in_a_row > 0
+        return (failed, 0.0 if failed else max(0.0, self.throttled_until - now), self.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,8 @@ class Panel:
         seat = self._seats[endpoint]
         now = trio.current_time()
         if fault is not None and fault.action is Action.WAIT:
-            seat.throttled_until = max(seat.throttled_until, now + (fault.retry_after or 0.0))
+            patience = min(LONGEST_PATIENCE_S, fault.retry_after or 0.0)
+            seat.throttled_at, seat.throttled_until = now, max(seat.throttled_until, now + patience)
         elif fault is not None and fault.rule.endpoint:
             if now < seat.rests_until:
                 return  # one more of the calls that were in flight when it failed
@@ -152,6 +161,8 @@ class Panel:
             self._slowest_s = max(self._slowest_s or 0.0, seconds)
             seat.faults_in_a_row = 0
             seat.rests_until = now
+            if now - seconds > seat.throttled_at:  # it was asked since, and did not ask for patience again
+                seat.throttled_until = now
 
     def health(self) -> tuple[SeatHealth, ...]:
         """Return how the endpoints are."""

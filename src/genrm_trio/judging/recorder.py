@@ -23,6 +23,8 @@ MAX_PENDING_BYTES: Final = 64 << 20
 """Of lines kept while the file cannot be written; beyond it the oldest go, and the observer is told."""
 BLOCK_BYTES: Final = 1 << 20
 """Written at a time, so that each try at a full disk is a small one."""
+BEGINNING: Final = b'{"pair":"'
+"""Of every line that is written here."""
 RECORDING_FAILED: Final = "recording_failed"
 
 
@@ -42,7 +44,7 @@ class Recorder:
     """A judge that passes everything on to another one and appends its verdicts to a file.
 
     Judge errors are not recorded. A file that cannot be written fails no comparison: lines are kept and tried again
-    with the next one. Raises ValueError when the file cannot be opened.
+    with the next one. Raises ValueError when the file cannot be opened, or ends within a line and is no recording.
     """
 
     def __init__(self, judge: Judge, path: Path, observer: Observer | None = None) -> None:
@@ -150,6 +152,11 @@ def _open_at_a_line(path: Path) -> IO[bytes]:
         try:
             decode_json(last)  # as the reader of recordings does: a line that it takes is not cut off
         except ValueError:
+            file.seek(0)
+            begins = {file.read(len(BEGINNING)), last[: len(BEGINNING)]}
+            if not any(BEGINNING.startswith(start) for start in begins):
+                file.close()
+                raise ValueError(f"--record {path}: its last line is not one of a recording") from None
             file.truncate(size - len(last))
         else:
             file.write(b"\n")

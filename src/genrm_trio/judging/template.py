@@ -11,6 +11,7 @@ from typing import Any, Final
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from genrm_trio.judging.files import read_text
 from genrm_trio.judging.text import Turn, scrub
 
 ROLE_BLOCKS: Final = ("system", "user")
@@ -43,9 +44,11 @@ class JudgeTemplate:
     def load(cls, path: Path, score_range: Sequence[float], ranking_range: Sequence[float]) -> "JudgeTemplate":
         """Read a template from a UTF-8 file. Raises ValueError that names it."""
         try:
-            return cls(path.read_text(encoding="utf-8"), score_range, ranking_range)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"judge template {path}: {error}") from None
+            return cls(read_text(path), score_range, ranking_range)
+        except OSError as error:
+            raise ValueError(f"judge.template {path}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"judge.template {path}: {error}") from None
 
     def messages(
         self,

@@ -250,7 +250,7 @@ class _Comparison:
         The judge's time and the pauses count against the timeout, waiting for a slot does not.
         """
         panel, left = self._judge.panel, self._judge.rules.timeout_s
-        shun: set[Endpoint] = set()  # failed since the last pause
+        shun: set[Endpoint] = set()  # failed since all had their turn
         silences = 0  # ends of a share that was not all that was left
         while True:
             async with self._slot.slot():
@@ -266,7 +266,8 @@ class _Comparison:
                 shun.add(endpoint)
                 if not panel.has_well(dead=self._dead, shun=shun):
                     left -= await self._judge.pause(max(0.0, left))
-                    shun.clear()
+                    if len(shun | self._dead) == len(panel):  # else whoever rests unasked is next
+                        shun.clear()
                 if left <= 0:
                     return Said(fault=self._noted(faults.timed_out(self._within, said.fault)))
             elif not self._another_takes_over(endpoint, said.fault, shun):

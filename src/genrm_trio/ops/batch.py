@@ -8,6 +8,7 @@ their own, and are tried again next time.
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import BinaryIO, Final
 import trio
 
 from genrm_trio.core.outcome import JSON
+from genrm_trio.judging.files import refuse_device
 from genrm_trio.judging.judge import Judge, JudgeError
 from genrm_trio.judging.scoring import CohortScores, NonFiniteReward
 from genrm_trio.judging.slots import Slots
@@ -30,6 +32,14 @@ from genrm_trio.runtime.server import Policy, TooManyComparisons
 GROUPS_AT_ONCE: Final = 64
 """Groups that are read and judged at the same time; judge calls have a bound of their own."""
 ERROR_CHARS: Final = 1000
+_BEGINNING: Final = (
+    rb'{"id": "',
+    re.compile(rb'(?:[^"\\]|\\.?)*+', re.DOTALL),
+    rb'", "line": ',
+    re.compile(rb"[0-9]*+"),
+    rb", ",
+)
+"""How each line that this command writes begins: texts and patterns one behind the other."""
 
 
 @dataclass(slots=True)
@@ -130,6 +140,7 @@ def _opened(files: Files) -> Iterator[tuple[BinaryIO, FileIO, FileIO]]:
     try:
         with ExitStack() as stack:
             source = stack.enter_context(files.source.open("rb"))
+            refuse_device(source, files.source)
             _drop_torn_line(files.output)
             output = stack.enter_context(files.output.open("ab", buffering=0))
             failed = stack.enter_context(files.failed.open("wb", buffering=0))
@@ -141,13 +152,28 @@ def _opened(files: Files) -> Iterator[tuple[BinaryIO, FileIO, FileIO]]:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off a last line without its end: a run was stopped while it was written."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
+    """Cut off a last line without its end, which was seen to be ours: a run was stopped while it was written."""
+    content = _content(path)
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         os.truncate(path, whole)
+
+
+def _begins_as_ours(torn: bytes) -> bool:
+    """Tell whether so much of a line begins as our own lines do, as far as it goes."""
+    at = 0
+    for part in _BEGINNING:
+        if isinstance(part, bytes):
+            if not part.startswith(torn[at : at + len(part)]):
+                return False
+            at += len(part)
+        else:
+            found = part.match(torn, at)
+            assert found is not None, "nothing at all is a match"
+            at = found.end()
+        if at >= len(torn):
+            return True
+    return True
 
 
 def _known(files: Files, settings: str) -> list[tuple[str, str]]:
@@ -155,13 +181,27 @@ def _known(files: Files, settings: str) -> list[tuple[str, str]]:
     try:
         if files.source.resolve() in {files.output.resolve(), files.failed.resolve()}:
             raise StartupError(f"{files.source} is the input: name another file for the output")
-        lines = files.output.read_bytes().splitlines(keepends=True) if files.output.exists() else []
+        *whole, torn = _content(files.output).split(b"\n")
     except OSError as error:
         raise StartupError(f"{files.output}: {error.strerror}") from error
     except RuntimeError as error:  # what pathlib makes of a circle of symbolic links
         raise StartupError(f"{files.output}: {error}") from error
-    whole = [line for line in lines if line.endswith(b"\n")]
-    return [_answered(line, f"{files.output}, line {number}", settings) for number, line in enumerate(whole, 1)]
+    known = [_answered(line, f"{files.output}, line {number}", settings) for number, line in enumerate(whole, 1)]
+    if torn and not _begins_as_ours(torn):
+        raise _foreign(f"{files.output}, line {len(whole) + 1}")
+    return known
+
+
+def _content(output: Path) -> bytes:
+    if not output.exists():
+        return b""
+    with output.open("rb") as file:
+        refuse_device(file, output)
+        return file.read()
+
+
+def _foreign(where: str) -> StartupError:
+    return StartupError(f"{where}: not a line that this command wrote")
 
 
 def _answered(line: bytes, where: str, settings: str) -> tuple[str, str]:
@@ -170,7 +210,7 @@ def _answered(line: bytes, where: str, settings: str) -> tuple[str, str]:
         row = json.loads(line)
         digest, named, made_with = str(row["input_sha256"]), str(row.get("id")), row.get("settings_sha256")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StartupError(f"{where}: not a line that this command wrote") from error
+        raise _foreign(where) from error
     if made_with != settings:
         raise StartupError(
             f"{where}: made with other settings of the judge or of scores than those in force now. "

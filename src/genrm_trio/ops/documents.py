@@ -9,8 +9,9 @@ from typing import TypeGuard
 
 import yaml
 
+from genrm_trio.judging.files import read_text
 from genrm_trio.ops.complaints import StartupError
-from genrm_trio.ops.settings import TOLERATED
+from genrm_trio.ops.settings import TOLERATED, is_unicode
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -32,6 +33,8 @@ def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Hashable, obje
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode) and key.value in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+        if isinstance(key, yaml.ScalarNode) and not is_unicode(key.value):
+            raise yaml.constructor.ConstructorError(None, None, "a key is valid Unicode", key.start_mark)
         seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
     loader.flatten_mapping(node)
     return loader.construct_mapping(node, deep=True)
@@ -71,7 +74,7 @@ def tolerant(document: object, origin: str) -> dict[str, object]:
 def read_file(path: Path) -> dict[str, object]:
     """Read a configuration file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise StartupError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

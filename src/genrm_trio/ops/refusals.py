@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from genrm_trio.judging.files import refuse_device
 from genrm_trio.judging.pairs import all_pairs, comparisons, pairs
 from genrm_trio.judging.rating import comparison_graph_connected
 from genrm_trio.ops.settings import Settings
@@ -133,7 +134,8 @@ def template(settings: Settings) -> str | None:
 def _unreadable(field: str, path: Path) -> str | None:
     """Say why a file cannot be read, if it cannot."""
     try:
-        with path.open("rb"):
+        with path.open("rb") as file:
+            refuse_device(file, path)
             return None
     except OSError as error:
         return f"{field} {str(path)!r} cannot be read: {error.strerror}"

@@ -4,6 +4,7 @@ Here stand the fields alone. Where their values come from is `sources`; which co
 at start-up is `refusals`; what the inner rooms are handed is `assembly`.
 """
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -67,6 +68,43 @@ def _path(value: object) -> object:
     return value
 
 
+def is_unicode(text: str) -> bool:
+    """Tell whether a text has UTF-8: half of a surrogate pair, as an escape may write it, has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unicode(value: str) -> str:
+    if not is_unicode(value):
+        raise ValueError("a text is valid Unicode")
+    return value
+
+
+def _unicode_within(value: SecretStr) -> SecretStr:
+    _unicode(value.get_secret_value())
+    return value
+
+
+def _speakable(value: JsonValue, at: str = "") -> None:
+    """Refuse what the judge could not be sent as JSON; `at` is the value's place in the words of the ValueError."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{at} is {value}, but JSON has finite numbers only")
+    if isinstance(value, str) and not is_unicode(value):
+        raise ValueError(f"{at} is no valid Unicode")
+    if isinstance(value, list):
+        for index, entry in enumerate(value):
+            _speakable(entry, f"{at}.{index}")
+    elif isinstance(value, dict):
+        for name, entry in value.items():
+            inside = ascii(name)[1:-1][:80]
+            inside = f"{at}.{inside}" if at else inside
+            _speakable(name, inside)
+            _speakable(entry, inside)
+
+
 MOST = 1_000_000_000
 """No count and no time in seconds is larger: beyond it, or soon, the system's own calls refuse them."""
 LARGEST = 1 << 40
@@ -78,7 +116,7 @@ Size: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=LARGE
 Number: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Seconds: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=MOST, allow_inf_nan=False)]
 FilePath: TypeAlias = Annotated[Path, BeforeValidator(_path)]
-Secret: TypeAlias = Annotated[SecretStr, Field(min_length=1)]
+Secret: TypeAlias = Annotated[SecretStr, Field(min_length=1), AfterValidator(_unicode_within)]
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
@@ -236,7 +274,7 @@ class Settings(BaseSettings):
     pair_order: Literal["balanced", "both", "fixed"] = "balanced"
     max_comparisons: Count = 65536
     use_principle: bool = False
-    default_principle: str = DEFAULT_PRINCIPLE
+    default_principle: Annotated[str, AfterValidator(_unicode)] = DEFAULT_PRINCIPLE
     aggregator_method: Literal["simple_tiebreaker", "win_rate", "bradley_terry"] = "simple_tiebreaker"
     score_source: Literal["overall", "rubric_mean"] = "overall"
     verdict_rules: Literal["strict", "lenient"] = "strict"
@@ -265,7 +303,9 @@ class Settings(BaseSettings):
     @classmethod
     def check_parameters(cls, value: dict[str, object]) -> dict[str, JsonValue]:
         """Hold the parameters to JSON. The bare `dict` above makes nested variables numbers, not text."""
-        return TypeAdapter(dict[str, JsonValue]).validate_python(value)
+        parameters = TypeAdapter(dict[str, JsonValue]).validate_python(value)
+        _speakable(parameters)
+        return parameters
 
 
 def secrets_of(settings: Settings) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from genrm_trio.core.invariants import STATE_INVARIANTS
 from genrm_trio.core.trace import Event, method_name
+from genrm_trio.judging.files import refuse_device
 from genrm_trio.judging.text import scrub
 from genrm_trio.ops.complaints import OperationFailed, StartupError
 from genrm_trio.ops.tla.tlc import TlcError
@@ -28,6 +29,7 @@ def check_file(path: Path) -> int:
     console = Console(stderr=True)
     try:
         with path.open("rb") as file, _working(console):
+            refuse_device(file, path)
             trace = Recorded(file)
             (found,) = check([trace], trace.bounds)
     except OSError as error:

@@ -1,7 +1,7 @@
 """The other data routes' bodies: seeds, closes, `/compare` and `/aggregate_metrics` (contract 3, 8 and 9)."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, StrictInt, StrictStr, ValidationError
@@ -17,6 +17,7 @@ from genrm_trio.web.wire.strict import (
     Raw,
     brief,
     decode,
+    decode_finite,
     entries,
     has_more_entries,
     members,
@@ -221,10 +222,13 @@ _NUMBER_STARTS = b"-0123456789tf"
 
 
 def _shallow(raw: Raw, loc: tuple[str | int, ...]) -> Any:
-    """A value that goes back to the client through an encoder, which takes less than any depth."""
+    """A value that goes back to the client through an encoder, which takes less than any depth and any number."""
     if nested_deeper(raw, MAX_DEPTH):
         raise InvalidBody(Problem("too_deep", loc, f"Input should not be nested deeper than {MAX_DEPTH}"))
-    return decode(raw)
+    try:
+        return decode_finite(raw)
+    except InvalidBody as error:
+        raise InvalidBody(*(replace(problem, loc=loc) for problem in error.problems)) from None
 
 
 def _entries(reader: FieldReader, name: str, most: int) -> list[Raw]:

@@ -9,6 +9,7 @@ plain C over a whole body (msgspec's, and those of `bytes`) are quicker than any
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
@@ -305,7 +306,15 @@ def decode(raw: Raw) -> Any:
     try:
         return _VALUE.decode(raw)
     except (msgspec.DecodeError, RecursionError):
-        return _decode_slowly(raw, _integer)
+        return _decode_slowly(raw, _integer, _float)
+
+
+def decode_finite(raw: Raw) -> Any:
+    """Like `decode`, for a value that is written again: a number beyond a double raises InvalidBody, too."""
+    try:
+        return _VALUE.decode(raw)  # which refuses such numbers
+    except (msgspec.DecodeError, RecursionError):
+        return _decode_slowly(raw, _integer, _finite)
 
 
 def decode_texts(raw: Raw) -> Any:
@@ -313,7 +322,7 @@ def decode_texts(raw: Raw) -> Any:
     try:
         return _VALUE.decode(raw)
     except (msgspec.DecodeError, RecursionError):
-        return _decode_slowly(raw, _no_number)
+        return _decode_slowly(raw, _no_number, _float)
 
 
 def brief(raw: Raw) -> Any:
@@ -379,16 +388,23 @@ def _characters(body: Body, end: int) -> int:
     return len(body[:end].decode("utf-8", "ignore"))
 
 
-def _decode_slowly(raw: Raw, parse_int: Callable[[str], int]) -> Any:
+def _decode_slowly(raw: Raw, parse_int: Callable[[str], int], parse_float: Callable[[str], float]) -> Any:
     """Decode with the standard library; its calls for each number let other threads have their turn."""
     try:
-        return json.JSONDecoder(parse_int=parse_int, parse_float=_float).decode(bytes(raw).decode("utf-8"))
+        return json.JSONDecoder(parse_int=parse_int, parse_float=parse_float).decode(bytes(raw).decode("utf-8"))
     except RecursionError:
         raise InvalidBody(_TOO_DEEP) from None
 
 
 def _float(text: str) -> float:
     return float(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise InvalidBody(Problem("finite_number", ("body",), "Input should be a finite number", text))
+    return number
 
 
 def _integer(text: str) -> int:
