@@ -49,8 +49,10 @@ from genrm_trio.web.serving import listen, raise_descriptor_limit
 CRASHED: Final = 1
 HEARD_S: Final = 1.0
 """Seconds until the log says that standard output has not taken its line."""
-LAST_MOMENT_S: Final = 0.05
-"""How long before the end of the grace the process is ended by force."""
+LAST_MOMENT_S: Final = 0.25
+"""How long before the end of the grace the process is ended by force, but no more than LAST_PART of it: the thread that
+does it may have to wait for the interpreter, and the system closes thousands of connections."""
+LAST_PART: Final = 0.05
 
 log = structlog.get_logger()
 
@@ -323,7 +325,7 @@ def _stop_signals(grace_s: float) -> Iterator[trio.Event]:
     def first(number: int, _frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, signal.SIG_DFL)
-        end = threading.Timer(max(0.0, grace_s - LAST_MOMENT_S), os._exit, [0])
+        end = threading.Timer(grace_s - min(LAST_MOMENT_S, grace_s * LAST_PART), os._exit, [0])
         end.daemon = True
         end.start()
         token.run_sync_soon(stop.set)
