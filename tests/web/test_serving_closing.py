@@ -146,36 +146,65 @@ async def test_beyond_the_connection_bound_the_answer_is_503_with_retry_after() 
         await ended(server)
 
 
+@pytest.fixture
+def soon_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a connection that waits for a request make room as soon as it does."""
+    monkeypatch.setattr("genrm_trio.web.serving.server.LEAST_IDLE_S", 0.0)
+
+
+@pytest.mark.usefixtures("soon_idle")
 async def test_at_the_connection_bound_the_longest_idle_one_makes_room() -> None:
-    """Idle clients keep nobody out; who has a request under way, or one that just came, stays."""
+    """Idle clients keep nobody out; who has a request under way stays."""
     async with running(max_connections=4, refusal_connections=2) as server:
         (held,) = await server.hold(1)
-        asked, sent, never = await server.connect(), await server.connect(), await server.connect()
+        asked, never, last = await server.connect(), await server.connect(), await server.connect()
         await eventually(lambda: len(server.server.connections) == 4)
         assert (await asked.ask(HEALTH, "GET"))[0] == 200
         newcomer = await server.connect()
-        await eventually(lambda: server.server.counts.made_room == 1)
-        assert await sent.rest() == b"", "it waited longest: the other one asked for something since"
+        assert await never.rest() == b"", "it waited longest: the first one asked for something since"
         assert (await newcomer.ask(HEALTH, "GET"))[0] == 200
         await newcomer.send(HELD)
         await server.held.until(waiting=2)
-        last = await server.connect()
-        assert await never.rest() == b""
-        assert (await last.ask(HEALTH, "GET"))[0] == 200
-        assert (await asked.ask(HEALTH, "GET"))[0] == 200
+        next_one = await server.connect()
+        assert await last.rest() == b""
+        for client in (next_one, asked):
+            assert (await client.ask(HEALTH, "GET"))[0] == 200
+        assert server.server.counts.made_room == 2
         server.held.release.set()
         for client in (held, newcomer):
             assert await client.answer() == (200, b"released")
 
 
+async def test_at_the_connection_bound_a_new_connection_need_not_make_room() -> None:
+    async with running(max_connections=1, refusal_connections=2) as server, await server.connect() as client:
+        await eventually(lambda: len(server.server.connections) == 1)
+        assert (await (await server.connect()).ask(HELD))[0] == 503
+        assert (await client.ask(HEALTH, "GET"))[0] == 200
+
+
+@pytest.mark.usefixtures("soon_idle")
 async def test_at_the_connection_bound_a_request_that_has_come_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes are there and its task has not run yet."""
     async with running(max_connections=1, refusal_connections=2) as server, await server.connect() as client:
         await eventually(lambda: len(server.server.connections) == 1)
-        monkeypatch.setattr("genrm_trio.web.serving.peer.Peer.readable", property(lambda _peer: True))
-        beyond = await server.connect()
-        assert (await beyond.ask(HELD))[0] == 503
+        monkeypatch.setattr("genrm_trio.web.serving.peer.Peer.has_bytes", property(lambda _peer: True))
+        assert (await (await server.connect()).ask(HELD))[0] == 503
         assert (await client.ask(HEALTH, "GET"))[0] == 200
+
+
+@pytest.mark.usefixtures("soon_idle")
+async def test_who_was_to_make_room_and_has_a_request_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes were taken in the very step before, so that nothing can be cut any more."""
+    async with running(max_connections=1, refusal_connections=2) as server, await server.connect() as client:
+        await eventually(lambda: len(server.server.connections) == 1)
+        monkeypatch.setattr("genrm_trio.web.serving.connection.Connection.interrupt", lambda _connection: None)
+        newcomer = await server.connect()
+        await newcomer.send(HELD)
+        await server.held.until(waiting=1)
+        await client.send(HELD)
+        await server.held.until(waiting=2)
+        assert len(server.server.connections) == 2
+        assert (await (await server.connect()).ask(HELD))[0] == 503
 
 
 async def test_a_head_request_gets_no_body() -> None:

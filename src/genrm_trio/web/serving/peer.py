@@ -135,21 +135,16 @@ class Peer:
     def _unsent(self) -> int:
         """Bytes that the kernel holds for the client, sent or not, and that it did not acknowledge."""
         assert isinstance(self.stream, trio.SocketStream), "only the kernel counts them"
-        number = self.stream.socket.fileno()
-        if number < 0:
-            raise trio.ClosedResourceError
-        count = bytearray(4)
-        fcntl.ioctl(number, termios.TIOCOUTQ, count)
-        return int.from_bytes(count, sys.byteorder, signed=True)
+        return _count(self.stream, termios.TIOCOUTQ)
 
     async def send(self, event: Outgoing) -> None:
         """Send one HTTP event at once."""
         await self.write(self.http.send(event))
 
     @property
-    def readable(self) -> bool:
-        """Whether bytes have come, or the end, that were not read yet; false where no socket can tell."""
-        return isinstance(self.stream, trio.SocketStream) and self.stream.socket.is_readable()
+    def has_bytes(self) -> bool:
+        """Whether bytes have come that were not read yet; false where no socket can tell."""
+        return isinstance(self.stream, trio.SocketStream) and _count(self.stream, termios.FIONREAD) > 0
 
     # -- still there? ----------------------------------------------------------------------------------
 
@@ -223,3 +218,13 @@ class Peer:
                     self.stream.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         except OSError:  # the client is gone already; the first read will tell
             return
+
+
+def _count(stream: trio.SocketStream, request: int) -> int:
+    """Ask the kernel how many bytes wait in one direction. Raises ClosedResourceError when the socket is closed."""
+    number = stream.socket.fileno()
+    if number < 0:
+        raise trio.ClosedResourceError
+    count = bytearray(4)
+    fcntl.ioctl(number, request, count)
+    return int.from_bytes(count, sys.byteorder, signed=True)

@@ -15,6 +15,8 @@ from genrm_trio.web.serving.connection import Connection
 from genrm_trio.web.serving.exchange import Application, Exchange, hypercorn_config
 from genrm_trio.web.serving.limits import ServingLimits, reads_only
 
+LEAST_IDLE_S = 1.0
+"""How long a connection waits for a request before it may have to make room: one that is new is about to send it."""
 TURN_AWAY_S = 1.0
 """How long a connection above every bound may take to accept its one answer."""
 
@@ -67,7 +69,7 @@ class Server:
         self.draining = False
         self.connections: set[Connection] = set()
         self.counts = Counts()
-        self._idle: dict[Connection, None] = {}
+        self._idle: dict[Connection, float] = {}
         self._answering: dict[Connection, float] = {}
         self._owed: set[Connection] = set()
         self._changed = trio.Event()
@@ -105,12 +107,15 @@ class Server:
             self._notify()
 
     def _make_room(self) -> None:
-        """Close the connection that has waited longest for a request, if one waits and none has come.
+        """Close the connection that has waited longest for a request, if one has waited for a while and none has come.
 
         Idle clients take no room from a member of a cohort that exists, which is never refused (contract 14.15).
         """
-        for connection in self._idle:
-            if not connection.peer.readable:
+        latest = trio.current_time() - LEAST_IDLE_S
+        for connection, since in self._idle.items():
+            if since > latest:
+                return
+            if not connection.peer.has_bytes:
                 del self._idle[connection]
                 self.connections.remove(connection)
                 connection.interrupt()
@@ -137,10 +142,11 @@ class Server:
 
     def idles(self, connection: Connection, *, idle: bool) -> None:
         """The connection begins or ends to wait for the first byte of a request."""
-        if not idle:
+        if idle and not connection.overflow:
+            self._idle[connection] = trio.current_time()
+        elif not idle:
             self._idle.pop(connection, None)
-        elif not connection.overflow:
-            self._idle[connection] = None
+            self.connections.add(connection)  # when it was to make room and its request came in the same moment
 
     def answering(self, connection: Connection) -> None:
         """An exchange began: the server owes an answer."""
