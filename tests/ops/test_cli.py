@@ -156,9 +156,9 @@ def test_inspect_of_a_missing_folder_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_demo_plays_real_cohorts_without_a_terminal() -> None:
-    done = run("demo", "--cohorts", "1")
+    done = run("demo", "--cohorts", "2")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("complete, 15 rewards") == 4
+    assert done.stdout.count("complete, 15 rewards") == 8
     assert "Kendall" in done.stdout
     assert "What to do next" in done.stdout
     figures = [line for line in done.stdout.splitlines() if "all_pairs" in line and "105" in line]

@@ -27,6 +27,7 @@ LIMITS: Final = {
     "half_close_probe_s": 0.2,
     "max_pipelined_bytes": READ_AHEAD,
 }
+PROBES: Final = 2
 PARTS: Final = 12
 LAST: Final = b"GET /health HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
 
@@ -42,6 +43,15 @@ def verify(index: int, group: str, version: bytes = b"1.1") -> bytes:
     """A whole request of one member of a cohort of two."""
     body = as_json(member(index, group))
     return b"POST /verify HTTP/%s\r\nHost: t\r\nContent-Length: %d\r\n\r\n" % (version, len(body)) + body
+
+
+@asynccontextmanager
+async def waiting(server: ServerProcess, group: str, version: bytes = b"1.1") -> AsyncIterator[Client]:
+    """A client whose member waits for its sibling."""
+    async with client_of(server) as client:
+        await client.send(verify(0, group, version))
+        await until_waiting(server, 2)  # with the one that is held all the while
+        yield client
 
 
 async def rewarded(client: Client) -> None:
@@ -83,11 +93,10 @@ async def slow_senders(server: ServerProcess, group: str) -> None:
 
 async def half_closing(server: ServerProcess, group: str) -> None:
     """A client that only stopped writing has its answer, and no other after it."""
-    async with client_of(server) as half:
-        await half.send(verify(0, group))
-        await until_waiting(server, 2)
+    async with waiting(server, group) as half:
         await half.stream.send_eof()
-        await trio.sleep(3 * LIMITS["half_close_probe_s"])  # in which a client that had left would be found
+        for _ in range(PROBES):
+            assert (await half.stream.receive_some()).startswith(b"HTTP/1.1 100"), "it is asked whether it is there"
         await until_waiting(server, 2)
         await with_sibling(server, group)
         await rewarded(half)
@@ -96,9 +105,7 @@ async def half_closing(server: ServerProcess, group: str) -> None:
 
 async def half_closing_then_leaving(server: ServerProcess, group: str) -> None:
     """Its request ends, and the same member may come again."""
-    async with client_of(server) as half:
-        await half.send(verify(0, group))
-        await until_waiting(server, 2)
+    async with waiting(server, group) as half:
         await half.stream.send_eof()
     await until_waiting(server, 1)
     await again(server, group)
@@ -106,9 +113,7 @@ async def half_closing_then_leaving(server: ServerProcess, group: str) -> None:
 
 async def ending_an_http_1_0_request(server: ServerProcess, group: str) -> None:
     """Its end is the client's end."""
-    async with client_of(server) as old:
-        await old.send(verify(0, group, b"1.0"))
-        await until_waiting(server, 2)
+    async with waiting(server, group, b"1.0") as old:
         await old.stream.send_eof()
         await until_waiting(server, 1)
     await again(server, group)
@@ -116,17 +121,13 @@ async def ending_an_http_1_0_request(server: ServerProcess, group: str) -> None:
 
 async def again(server: ServerProcess, group: str) -> None:
     """The member whose client left comes back over a new connection; then both are told."""
-    async with client_of(server) as back:
-        await back.send(verify(0, group))
-        await until_waiting(server, 2)
+    async with waiting(server, group) as back:
         await with_sibling(server, group)
         await rewarded(back)
 
 
 async def resetting(server: ServerProcess, group: str) -> None:
-    async with client_of(server) as client:
-        await client.send(verify(0, group))
-        await until_waiting(server, 2)
+    async with waiting(server, group) as client:
         client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     await until_waiting(server, 1)
     await again(server, group)
@@ -145,9 +146,7 @@ async def pipelining_behind_a_held_request(server: ServerProcess, group: str) ->
 
 async def pipelining_more_than_is_read_ahead(server: ServerProcess, group: str) -> None:
     """The held request is answered; what was not read is never answered."""
-    async with client_of(server) as client:
-        await client.send(verify(0, group))
-        await until_waiting(server, 2)
+    async with waiting(server, group) as client:
         await client.send(HEALTH * (100 * READ_AHEAD // len(HEALTH)))
         await with_sibling(server, group)
         answer = await client.rest()
@@ -158,9 +157,7 @@ async def pipelining_more_than_is_read_ahead(server: ServerProcess, group: str) 
 async def pipelining_then_leaving(server: ServerProcess, group: str) -> None:
     """Bytes behind a held request do not hide that its client left, be they more than is read ahead or not."""
     for behind in (HEALTH, verify(1, group)[:-1], HEALTH * (10 * READ_AHEAD // len(HEALTH))):
-        async with client_of(server) as client:
-            await client.send(verify(0, group))
-            await until_waiting(server, 2)
+        async with waiting(server, group) as client:
             await client.send(behind)
         await until_waiting(server, 1)
     await again(server, group)
